@@ -1,0 +1,206 @@
+"""Every error that llamalane raises.
+
+::
+
+    LlamalaneError
+    ├── ConfigError                 the configuration cannot be used
+    ├── RequestError                this request can never be served as it is
+    │   ├── InvalidRequestError     a field is missing, of the wrong type, or out of range
+    │   ├── InvalidPriorityError    no such priority
+    │   ├── PromptTooLongError      prompt and one token do not fit a sequence
+    │   ├── ChatTemplateError       the model's chat template refused the messages
+    │   └── UnknownModelError       no such model
+    ├── UnavailableError            the request was fine; it could not be served now
+    │   ├── QueueFullError          come back in `retry_after` seconds
+    │   ├── DeadlineExceededError   its deadline passed first
+    │   ├── EngineClosedError       the engine is not running, draining, or closed
+    │   ├── LaneDownError           no lane is left to run it
+    │   └── RequestFailedError      its lane failed while running it, too often
+    ├── RequestCancelledError       its own client cancelled it
+    ├── DeviceUnavailableError      the wanted device cannot be used, and why
+    ├── ModelLoadError              the model file cannot be loaded
+    ├── ContextError                llama.cpp refused to create or to use a context
+    │   └── DecodeError             `llama_decode` returned an error code
+    └── PoolError                   the stream pool was misused
+        ├── PoolExhaustedError      no place is free
+        ├── PoolClosedError         the pool is closed
+        └── LeaseReleasedError      the lease was released before
+
+An error carries what a caller needs as attributes; nobody has to parse its message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class LlamalaneError(Exception):
+    """The root of the tree."""
+
+
+class ConfigError(LlamalaneError):
+    """The configuration cannot be used.
+
+    `source` names the file and `line` the line in it (counted from 1), where they are known.
+    """
+
+    def __init__(self, message: str, *, source: str | None = None, line: int | None = None) -> None:
+        place = source or ""
+        if line is not None:
+            place += f":{line}"
+        super().__init__(f"{place}: {message}" if place else message)
+        self.source = source
+        self.line = line
+
+
+class RequestError(LlamalaneError):
+    """This request can never be served as it is; `param` names the field at fault."""
+
+    param: str | None = None
+
+
+class InvalidRequestError(RequestError):
+    """A field of the request is missing, of the wrong type, or out of range."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class InvalidPriorityError(RequestError):
+    """The priority is neither a level nor a configured name."""
+
+    param = "priority"
+
+    def __init__(self, value: object, names: Iterable[str], lowest: int = 1, highest: int = 5) -> None:
+        super().__init__(
+            f"priority must be an integer from {lowest} (most urgent) to {highest} (least urgent) "
+            f"or one of {', '.join(names)}; got {value!r}"
+        )
+        self.value = value
+
+
+class PromptTooLongError(RequestError):
+    """The prompt and one token more do not fit a sequence.
+
+    `prompt_tokens` is the prompt's length in tokens, or a lower bound of it when `at_least` is true
+    (a text that cannot fit is refused before it is tokenized); `limit` the most tokens that a sequence
+    holds, prompt and output together.
+    """
+
+    param = "prompt"
+
+    def __init__(self, prompt_tokens: int, limit: int, *, at_least: bool = False) -> None:
+        super().__init__(
+            f"the prompt has {'at least ' if at_least else ''}{prompt_tokens} tokens; a sequence holds {limit}, "
+            f"one of which is needed for the output: shorten the prompt to {limit - 1} tokens or fewer"
+        )
+        self.prompt_tokens = prompt_tokens
+        self.limit = limit
+        self.at_least = at_least
+
+
+class ChatTemplateError(RequestError):
+    """The model has no chat template, or its template refused the messages."""
+
+    param = "messages"
+
+
+class UnknownModelError(RequestError):
+    """No model of that name is served; `known` lists those that are."""
+
+    param = "model"
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        super().__init__(f"no model is called {name!r}; this server has {', '.join(self.known)}")
+
+
+class UnavailableError(LlamalaneError):
+    """The request was fine, but it could not be served now."""
+
+
+class QueueFullError(UnavailableError):
+    """The waiting queue is full.
+
+    `retry_after` is the estimated time in seconds until a place in it comes free; `reason` says which bound was
+    met: `"requests"` or `"tokens"`.
+    """
+
+    def __init__(self, retry_after: float, *, reason: str, limit: int) -> None:
+        super().__init__(
+            f"the queue is full ({limit} {reason} are waiting at most); try again in {retry_after:.1f} s"
+        )
+        self.retry_after = retry_after
+        self.reason = reason
+        self.limit = limit
+
+
+class DeadlineExceededError(UnavailableError):
+    """The request's deadline passed before it was finished."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the request was not finished within its deadline of {seconds:g} s")
+        self.seconds = seconds
+
+
+class EngineClosedError(UnavailableError):
+    """The engine was not started, is draining, or is closed."""
+
+
+class LaneDownError(UnavailableError):
+    """Every lane failed too often in a row; nothing is left to run the request."""
+
+
+class RequestFailedError(UnavailableError):
+    """The lane failed each time while it ran this request, or the request's own sampling failed."""
+
+
+class RequestCancelledError(LlamalaneError):
+    """The request was cancelled by its own client."""
+
+
+class DeviceUnavailableError(LlamalaneError):
+    """The wanted device cannot be used; `reason` says why."""
+
+    def __init__(self, device: str, reason: str) -> None:
+        super().__init__(f"device {device!r} cannot be used: {reason}")
+        self.device = device
+        self.reason = reason
+
+
+class ModelLoadError(LlamalaneError):
+    """The model file is missing, is not a GGUF file, is cut short, or is of a kind that cannot generate."""
+
+
+class ContextError(LlamalaneError):
+    """llama.cpp refused to create a context, or a call would have broken one of its preconditions."""
+
+
+class DecodeError(ContextError):
+    """`llama_decode` returned `code`.
+
+    1: no room in the KV cache; 2: abandoned; -1: invalid batch; -2: out of memory; -3: the computation failed
+    (llama.h).
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"llama_decode returned {code}")
+        self.code = code
+
+
+class PoolError(LlamalaneError):
+    """The stream pool was misused."""
+
+
+class PoolExhaustedError(PoolError):
+    """No place is free."""
+
+
+class PoolClosedError(PoolError):
+    """The pool is closed."""
+
+
+class LeaseReleasedError(PoolError):
+    """The lease was released before: a lease is released exactly once."""

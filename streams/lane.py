@@ -1,0 +1,320 @@
+"""A lane: a stream, a KV region, a llama context, and the one thread that creates, uses and frees that context."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from llamalane.errors import ContextError, LlamalaneError, RequestFailedError
+from llamalane.ids import StepNumber
+from llamalane.streams.llama.batch import Batch
+from llamalane.streams.llama.sampler import Candidates, Sampler
+from llamalane.streams.llama.vocabulary import Vocabulary
+from llamalane.streams.running_set import Row, RunningSet, Work
+from llamalane.streams.steps import (
+    FinishReason,
+    Join,
+    LaneFailed,
+    LaneMessage,
+    LaneReady,
+    Receiver,
+    RowOutput,
+    StepPlan,
+    StepReport,
+    StepTimes,
+)
+from llamalane.streams.stream import Stream
+
+logger = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+"""After so many failures in a row, with no step finished between them, a lane gives up."""
+
+
+class StepContext(Protocol):
+    """What a lane asks of its context; `llamalane.streams.llama.Context` is one."""
+
+    def decode(self, batch: Batch) -> None:  # noqa: D102
+        ...
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:  # noqa: D102
+        ...
+
+    def remove(self, sequence: int, start: int = 0) -> bool:  # noqa: D102
+        ...
+
+    def close(self) -> None:  # noqa: D102
+        ...
+
+
+class DeviceGate:
+    """Keeps the making and freeing of contexts on a device apart from the other lanes' steps.
+
+    Any number of lanes may step at once; whoever makes or frees a context waits until they are all between steps, and
+    they wait for it.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._steps = 0
+        self._exclusive = 0
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Hold while a step is computed."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._exclusive)
+            self._steps += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._steps -= 1
+                self._condition.notify_all()
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold while a context is made or freed."""
+        with self._condition:
+            self._exclusive += 1  # from here on no new step begins
+            self._condition.wait_for(lambda: self._steps == 0)
+            try:
+                yield
+            finally:
+                self._exclusive -= 1
+                self._condition.notify_all()
+
+
+class Mailbox:
+    """Room for one plan; a newer one replaces one that was not taken. Taking is atomic."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._plan: StepPlan | None = None
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the lane shall end."""
+        return self._closed
+
+    def post(self, plan: StepPlan) -> None:
+        """Lay a plan down."""
+        with self._condition:
+            self._plan = plan
+            self._condition.notify()
+
+    def take(self, *, wait: bool) -> StepPlan | None:
+        """Take the plan out; with `wait`, sleep until there is one or the mailbox is closed."""
+        with self._condition:
+            if wait:
+                self._condition.wait_for(lambda: self._plan is not None or self._closed)
+            plan, self._plan = self._plan, None
+            return plan
+
+    def close(self) -> None:
+        """Wake the lane for its end."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+
+
+class Lane:
+    """Runs steps on its own thread, without ever waiting for whoever plans them.
+
+    `open_context` makes the lane's context, on the lane's thread; it is called again after the context has failed.
+    The constructor returns when the first one is there, and raises what it raised.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        vocabulary: Vocabulary,
+        open_context: Callable[[], StepContext],
+        *,
+        max_step_tokens: int,
+        limit: int,
+        gate: DeviceGate,
+    ) -> None:
+        self.stream = stream
+        self.name = stream.options.name
+        self.max_step_tokens = max_step_tokens
+        self._vocabulary = vocabulary
+        self._open_context = open_context
+        self._limit = limit
+        self._gate = gate
+        self._mailbox = Mailbox()
+        self._rows = RunningSet(self._make_sampler)
+        self._epoch = 0
+        self._step = 0
+        self._failures = 0
+        self._step_end: float | None = None
+        self._opened = threading.Event()
+        self._started = threading.Event()
+        self._open_error: BaseException | None = None
+        self._receiver: Receiver | None = None
+        self._thread = threading.Thread(target=self._main, name=f"llamalane-{self.name}", daemon=True)
+        self._thread.start()
+        self._opened.wait()
+        if self._open_error is not None:
+            self._thread.join()
+            raise self._open_error
+
+    def start(self, receiver: Receiver) -> None:
+        """Begin to carry out plans, sending each message to `receiver`."""
+        self._receiver = receiver
+        self._started.set()
+
+    def post(self, plan: StepPlan) -> None:
+        """Lay `plan` into the mailbox, in place of one that was not taken yet."""
+        self._mailbox.post(plan)
+
+    def close(self) -> None:
+        """End after the step under way, and free the context. Blocks until that is done."""
+        self._mailbox.close()
+        self._started.set()
+        self._thread.join()
+
+    def _main(self) -> None:
+        self.stream.enter()
+        try:
+            with self._gate.exclusive():
+                context = self._open_context()
+        except BaseException as error:
+            self._open_error = error
+            return
+        finally:
+            self._opened.set()
+        self._batch = Batch(self.max_step_tokens)
+        self._candidates = Candidates(self._vocabulary.size)
+        self._started.wait()
+        alive: StepContext | None = context
+        while alive is not None and not self._mailbox.closed:
+            try:
+                self._run(alive)
+            except Exception as error:  # whatever it was, the requests must hear of it
+                alive = self._recover(alive, error)
+        if alive is not None:
+            self._free(alive)
+
+    def _run(self, context: StepContext) -> None:
+        """Carry out plans and steps until the mailbox is closed."""
+        while not self._mailbox.closed:
+            plan = self._mailbox.take(wait=not self._rows)
+            left: tuple[str, ...] = ()
+            if plan is not None and plan.epoch == self._epoch:
+                before = self._rows.version
+                left = self._rows.apply(plan, context)
+                if not self._rows and self._rows.version != before:
+                    self._say(StepReport(self.name, StepNumber(self._step), self._rows.version, left=left))
+            if self._rows:
+                self._say(self._compute(context, left))
+            else:
+                self._step_end = None
+
+    def _compute(self, context: StepContext, left: tuple[str, ...]) -> StepReport:
+        work = self._rows.fill(self._batch)
+        with self._gate.step():
+            begin = time.perf_counter()
+            context.decode(self._batch)
+            decoded = time.perf_counter()
+            logits = context.logits(self._batch)
+            for row, count in work.computed:
+                row.computed += count
+            outputs = tuple(self._choose(row, logits[i]) for i, row in enumerate(work.outputs))
+        idle = begin - self._step_end if self._step_end is not None else 0.0
+        self._step_end = time.perf_counter()
+        self._step += 1
+        self._failures = 0
+        return self._report(work, left, outputs, StepTimes(decoded - begin, self._step_end - decoded, idle))
+
+    def _report(
+        self, work: Work, left: tuple[str, ...], outputs: tuple[RowOutput, ...], times: StepTimes
+    ) -> StepReport:
+        return StepReport(
+            self.name,
+            StepNumber(self._step),
+            self._rows.version,
+            left=left,
+            started=work.started,
+            outputs=outputs,
+            decode_rows=work.decode_rows,
+            prefill_tokens=work.prefill_tokens,
+            times=times,
+        )
+
+    def _choose(self, row: Row, logits: npt.NDArray[np.float32]) -> RowOutput:
+        """Choose a row's next token, and retire the row if it was the last."""
+        request = row.join.request
+        try:
+            token = row.sampler.choose(logits, row.join.generated + row.chosen, self._candidates)
+        except LlamalaneError as error:
+            self._rows.retire(row)
+            return RowOutput(request, -1, error=error)
+        row.chosen += 1
+        row.tokens.append(token)
+        finish = None
+        if token in self._vocabulary.end_of_generation:
+            finish = FinishReason.STOP
+        elif row.chosen == row.join.max_tokens:
+            finish = FinishReason.LENGTH
+        if finish is not None:
+            self._rows.retire(row)
+        return RowOutput(request, token, finish)
+
+    def _recover(self, context: StepContext, error: Exception) -> StepContext | None:
+        """Tell of the failure and build a new context; None when the lane gives up."""
+        while True:
+            self._failures += 1
+            self._epoch += 1
+            down = self._failures >= MAX_FAILURES
+            logger.error(
+                "lane %s failed (%d in a row)%s: %s",
+                self.name,
+                self._failures,
+                "; it is out" if down else "; its context is built anew",
+                error,
+                exc_info=not isinstance(error, LlamalaneError),
+            )
+            self._rows.clear()
+            self._step_end = None
+            self._free(context)
+            self._say(LaneFailed(self.name, self._epoch, _as_ours(error), down))
+            if down:
+                return None
+            try:
+                with self._gate.exclusive():
+                    context = self._open_context()
+            except Exception as next_error:
+                error = next_error
+                continue
+            self._say(LaneReady(self.name))
+            return context
+
+    def _free(self, context: StepContext) -> None:
+        self._rows.clear()
+        with self._gate.exclusive():
+            context.close()
+
+    def _make_sampler(self, join: Join) -> Sampler:
+        return Sampler(
+            self._vocabulary, join.sampling, choice=join.choice, history=join.tokens, window=self._limit
+        )
+
+    def _say(self, message: LaneMessage) -> None:
+        assert self._receiver is not None
+        self._receiver(message)
+
+    def __repr__(self) -> str:
+        return f"<Lane {self.name!r} on {self.stream!r}>"
+
+
+def _as_ours(error: Exception) -> LlamalaneError:
+    return error if isinstance(error, LlamalaneError) else ContextError(f"{type(error).__name__}: {error}")

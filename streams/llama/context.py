@@ -1,0 +1,159 @@
+"""A llama context: the KV cells of one lane, and the decode steps on them.
+
+llama.cpp answers a broken precondition with `abort()`, which ends the process. Everything that could lead there is
+checked here first and raised as `ContextError`. A context belongs to one thread, which creates, uses and frees it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llamalane.errors import ContextError, DecodeError
+from llamalane.ids import SequenceId
+from llamalane.streams.llama.batch import Batch
+from llamalane.streams.llama.library import library
+from llamalane.streams.llama.model import Model
+
+CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2}
+"""Names of KV cache types (ggml.h: ggml_type)."""
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+"""When flash attention is used (llama.h: llama_flash_attn_type)."""
+MAX_SEQUENCES = 256
+"""llama.cpp's bound on sequences in one context (LLAMA_MAX_SEQ)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextOptions:
+    """How a context is created.
+
+    Attributes:
+        cells: KV cells for all sequences together, a multiple of 256.
+        sequences: how many sequences can run at once, 1 … 256.
+        max_step_tokens: the most tokens in one step, at least `sequences`.
+        micro_batch: the most tokens that llama.cpp computes in one pass.
+        threads: CPU threads.
+        key_type, value_type: names from `CACHE_TYPES`; a quantized value type needs flash attention.
+        flash_attention: `"auto"`, `"on"` or `"off"`.
+    """
+
+    cells: int
+    sequences: int
+    max_step_tokens: int
+    micro_batch: int
+    threads: int
+    key_type: str = "f16"
+    value_type: str = "f16"
+    flash_attention: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.sequences <= MAX_SEQUENCES:
+            raise ContextError(f"a context has from 1 to {MAX_SEQUENCES} sequences; got {self.sequences}")
+        if self.cells < 256 or self.cells % 256:
+            raise ContextError(f"cells must be a multiple of 256; got {self.cells}")
+        # llama.cpp aborts the process when it has room for fewer output rows than sequences.
+        if self.max_step_tokens < self.sequences:
+            raise ContextError(
+                f"max_step_tokens must be at least the number of sequences, {self.sequences}; got {self.max_step_tokens}"
+            )
+        if self.micro_batch < 1 or self.threads < 1:
+            raise ContextError("micro_batch and threads must be at least 1")
+
+
+class Context:
+    """A llama context on `model`. Closing twice is allowed; use after closing raises `ContextError`."""
+
+    def __init__(self, model: Model, options: ContextOptions) -> None:
+        lib = library()
+        self._api = api = lib.api
+        self.options = options
+        self._vocabulary_size = model.vocabulary.size
+        self._rows: dict[int, Any] = {}
+        params = api.llama_context_default_params()
+        params.n_ctx = options.cells
+        params.n_batch = options.max_step_tokens
+        params.n_ubatch = min(options.micro_batch, options.max_step_tokens)
+        params.n_seq_max = options.sequences
+        params.n_outputs_max = options.sequences
+        params.n_threads = params.n_threads_batch = options.threads
+        params.type_k = CACHE_TYPES[options.key_type]
+        params.type_v = CACHE_TYPES[options.value_type]
+        params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
+        params.kv_unified = True
+        params.swa_full = True
+        with lib.collect_errors() as errors:
+            self._pointer: Any = api.llama_init_from_model(model.pointer, params)
+        if not self._pointer:
+            raise ContextError(
+                "llama.cpp could not create a context: " + ("; ".join(errors) or "it gave no reason")
+            )
+        self._memory = api.llama_get_memory(self._pointer)
+        self.cells: int = api.llama_n_ctx(self._pointer)
+        """KV cells that the context really has; llama.cpp may round up."""
+
+    def decode(self, batch: Batch) -> None:
+        """Compute one step and wait for its results; raises `DecodeError` with llama.cpp's code."""
+        self._check_open()
+        if not 0 < batch.size <= self.options.max_step_tokens:
+            raise ContextError(f"a step has from 1 to {self.options.max_step_tokens} tokens; got {batch.size}")
+        if batch.outputs > self.options.sequences:
+            raise ContextError(f"a step gives logits for {self.options.sequences} rows at most; got {batch.outputs}")
+        tokens = batch.tokens
+        if tokens.min() < 0 or tokens.max() >= self._vocabulary_size:
+            raise ContextError(f"a token is outside the vocabulary of {self._vocabulary_size}")
+        code = self._api.llama_decode(self._pointer, batch.struct)
+        if code != 0:
+            raise DecodeError(code)
+        self._api.llama_synchronize(self._pointer)
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits that the last step gave for `batch`, shape (outputs, vocabulary size).
+
+        A view into llama.cpp's memory: valid until the next step.
+        """
+        self._check_open()
+        count = batch.outputs * self._vocabulary_size
+        if count == 0:
+            return np.empty((0, self._vocabulary_size), np.float32)
+        kind = self._rows.get(count)
+        if kind is None:
+            kind = self._rows[count] = ctypes.c_float * count
+        address = ctypes.cast(self._api.llama_get_logits(self._pointer), ctypes.c_void_p).value
+        if address is None:
+            raise ContextError("llama.cpp has no logits: the step before did not finish")
+        flat = np.frombuffer(kind.from_address(address), np.float32)
+        return flat.reshape(batch.outputs, self._vocabulary_size)
+
+    def remove(self, sequence: SequenceId, start: int = 0) -> bool:
+        """Remove a sequence's cells from position `start` on.
+
+        Returns False when the model cannot remove a part of a sequence; nothing is removed then. Removing a whole
+        sequence never fails.
+        """
+        self._check_open()
+        self._check_sequence(sequence)
+        return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, -1))
+
+    def length(self, sequence: SequenceId) -> int:
+        """Return how many tokens a sequence's cells hold."""
+        self._check_open()
+        self._check_sequence(sequence)
+        return int(self._api.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+
+    def close(self) -> None:
+        """Free the context and its cells."""
+        if self._pointer:
+            self._api.llama_free(self._pointer)
+            self._pointer = None
+
+    def _check_open(self) -> None:
+        if not self._pointer:
+            raise ContextError("the context is closed")
+
+    def _check_sequence(self, sequence: SequenceId) -> None:
+        if not 0 <= sequence < self.options.sequences:
+            raise ContextError(f"sequence ids go from 0 to {self.options.sequences - 1}; got {sequence}")

@@ -1,0 +1,109 @@
+"""Loads llama.cpp: its low-level bindings, with a bounded OpenMP spin and its log sent to `logging`."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+logger = logging.getLogger("llamalane.llama")
+
+# llama.cpp's INFO is a page for each model and context, so it counts as detail here (ggml.h: ggml_log_level).
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+_CONTINUES_LINE = 5
+
+SPIN_COUNT = "10000"
+"""How often an OpenMP thread looks for work before it sleeps. Unbounded, as libgomp has it by default, llama.cpp's
+threads take turns burning the cores as soon as another process is busy, and a step takes several times longer."""
+
+
+class _Log:
+    """Receives llama.cpp's log, which comes in pieces, from any thread."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def receive(self, level: int, text: bytes, _data: object) -> None:
+        local = self._local.__dict__
+        if level != _CONTINUES_LINE:
+            local["level"] = _LEVELS.get(level, logging.DEBUG)
+        line = local.get("line", "") + text.decode(errors="replace")
+        *whole, local["line"] = line.split("\n")
+        for message in whole:
+            self._emit(local.get("level", logging.DEBUG), message, local)
+
+    @staticmethod
+    def _emit(level: int, message: str, local: dict[str, Any]) -> None:
+        if level >= logging.ERROR and "errors" in local:
+            local["errors"].append(message)
+        elif message.strip():
+            logger.log(level, "%s", message)
+
+    @contextlib.contextmanager
+    def collect_errors(self) -> Iterator[list[str]]:
+        """Gather the errors of this thread into a list instead of logging them."""
+        errors: list[str] = []
+        self._local.errors = errors
+        try:
+            yield errors
+        finally:
+            del self._local.errors
+
+
+class Library:
+    """llama.cpp, loaded once in a process; `api` holds the functions of llama.h."""
+
+    def __init__(self) -> None:
+        with _bounded_spin():
+            import llama_cpp  # noqa: PLC0415  (must come after the environment is set)
+        self.api: Any = llama_cpp.llama_cpp
+        self.version: str = llama_cpp.__version__
+        self._log = _Log()
+        # llama.cpp keeps the pointer for the life of the process, so the callback must live as long.
+        self._callback = self.api.llama_log_callback(self._log.receive)
+        self.api.llama_log_set(self._callback, ctypes.c_void_p(0))
+        self.api.llama_backend_init()
+
+    def collect_errors(self) -> contextlib.AbstractContextManager[list[str]]:
+        """Gather what llama.cpp logs as errors on this thread, to be told in an exception instead."""
+        return self._log.collect_errors()
+
+    @property
+    def supports_gpu_offload(self) -> bool:
+        """Whether this build of llama.cpp can put layers on a GPU, and there is one."""
+        return bool(self.api.llama_supports_gpu_offload())
+
+    @property
+    def chat_format(self) -> ModuleType:
+        """llama-cpp-python's chat formatters."""
+        from llama_cpp import llama_chat_format  # noqa: PLC0415
+
+        return llama_chat_format  # type: ignore[no-any-return]
+
+
+@functools.cache
+def library() -> Library:
+    """Return llama.cpp, loading it at the first call."""
+    return Library()
+
+
+@contextlib.contextmanager
+def _bounded_spin() -> Iterator[None]:
+    """Let libgomp, which reads its environment when it is loaded, find a bounded spin count.
+
+    Whoever set one of libgomp's own variables has decided otherwise. Nothing stays in the environment.
+    """
+    decided = "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ
+    if not decided:
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    try:
+        yield
+    finally:
+        if not decided:
+            del os.environ["GOMP_SPINCOUNT"]

@@ -1,0 +1,100 @@
+"""A model's vocabulary: text to tokens, and tokens to bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+from llamalane.errors import InvalidRequestError
+from llamalane.streams.llama.library import library
+
+
+class Vocabulary:
+    """The vocabulary of a loaded model.
+
+    Tokenizing is safe from any thread (llama.h); all else is read once and then only looked up.
+    """
+
+    def __init__(self, pointer: int) -> None:
+        api = library().api
+        self._pointer = pointer
+        self._api = api
+        self.size: int = api.llama_vocab_n_tokens(pointer)
+        self.bos: int = api.llama_vocab_bos(pointer)
+        self.eos: int = api.llama_vocab_eos(pointer)
+        self.adds_bos: bool = api.llama_vocab_get_add_bos(pointer)
+        self.end_of_generation = frozenset(
+            token for token in range(self.size) if api.llama_vocab_is_eog(pointer, token)
+        )
+
+    @functools.cached_property
+    def pieces(self) -> list[bytes]:
+        """What each token stands for, in bytes; control tokens stand for nothing."""
+        return [self._piece(token, special=False) for token in range(self.size)]
+
+    @functools.cached_property
+    def longest_piece(self) -> int:
+        """The most bytes that one token can stand for, control tokens included."""
+        return max(len(self._piece(token, special=True)) for token in range(self.size))
+
+    def text_of(self, token: int) -> str:
+        """Return a token as a chat template names it, `""` for no token (−1)."""
+        return "" if token < 0 else self._piece(token, special=True).decode(errors="replace")
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Return the tokens of `text`.
+
+        `add_special` adds what the model wants around a text (such as a BOS token); `parse_special` reads the names
+        of control tokens in the text as those tokens. Raises `InvalidRequestError` for text that is not Unicode
+        (lone surrogates).
+        """
+        data = encode(text)
+        room = len(data) + 8
+        buffer = (ctypes.c_int32 * room)()
+        count = self._api.llama_tokenize(
+            self._pointer, data, len(data), buffer, room, add_special, parse_special
+        )
+        if count < 0:  # llama.h: too little room; −count is what it takes
+            room = -count
+            buffer = (ctypes.c_int32 * room)()
+            count = self._api.llama_tokenize(
+                self._pointer, data, len(data), buffer, room, add_special, parse_special
+            )
+        return buffer[:count]
+
+    def with_one_bos(self, tokens: list[int]) -> list[int]:
+        """Return `tokens` with exactly one BOS token at the start, if the model wants one.
+
+        A chat template may have written one already, or several parties each may have added theirs.
+        """
+        if self.bos < 0:
+            return tokens
+        start = 0
+        while start < len(tokens) and tokens[start] == self.bos:
+            start += 1
+        if self.adds_bos:
+            return [self.bos, *tokens[start:]]
+        # A template may use the token as a mark of its own: SmolLM2 opens every message with it.
+        return tokens[max(start - 1, 0) :]
+
+    def _piece(self, token: int, *, special: bool) -> bytes:
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            length = self._api.llama_token_to_piece(self._pointer, token, buffer, size, 0, special)
+            if length >= 0:
+                return buffer.raw[:length]
+            size = -length
+
+    def __repr__(self) -> str:
+        return f"<Vocabulary of {self.size} tokens>"
+
+
+def encode(text: str) -> bytes:
+    """Return `text` in UTF-8; raises `InvalidRequestError` for lone surrogates."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"the text is not valid Unicode: {error.reason}", param="prompt") from None
+
+

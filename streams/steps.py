@@ -1,0 +1,186 @@
+"""What the scheduler and a lane say to each other: plans go down, reports come up.
+
+A lane keeps its own running set and never waits for the scheduler. A `StepPlan` edits that set; it waits in the lane's
+mailbox until the lane reaches the end of a step, and a newer plan replaces one not yet taken. So that replacing loses
+nothing, every plan repeats the edits that no report has acknowledged yet, each with the version of the plan that first
+held it; the lane skips those that it knows.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from llamalane.errors import LlamalaneError
+from llamalane.ids import PlanVersion, RequestId, SequenceId, StepNumber
+from llamalane.streams.sampling import SamplingParameters
+
+
+class FinishReason(enum.Enum):
+    """Why a request's output ended, in OpenAI's words."""
+
+    STOP = "stop"
+    """The model ended it, or a stop string was met."""
+    LENGTH = "length"
+    """`max_tokens` was reached, or the sequence is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Put a request into the running set.
+
+    Attributes:
+        request: whose row it is.
+        sequence: the row's sequence id, which its lease owns.
+        tokens: every token to be computed before the next one is chosen: the prompt, and after a restart also what
+            was generated before.
+        cached: how many of the first `tokens` the sequence's cells hold already; fewer than `len(tokens)`. The lane
+            removes all other cells of the sequence first.
+        generated: how many of the last `tokens` were generated, not given.
+        max_tokens: how many tokens may still be chosen, at least 1.
+        sampling: how they are chosen; `seed` is set.
+        choice: tells apart the outputs of one request with the same seed.
+        urgency: rows with smaller values have their prompts computed first.
+    """
+
+    request: RequestId
+    sequence: SequenceId
+    tokens: Sequence[int]
+    cached: int
+    generated: int
+    max_tokens: int
+    sampling: SamplingParameters
+    choice: int = 0
+    urgency: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Take a request out of the running set, keeping the first `keep` cells of its sequence."""
+
+    request: RequestId
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change of the running set; `version` is the first plan that holds it."""
+
+    version: PlanVersion
+    change: Join | Leave
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Edits to a lane's running set, oldest first, and how many prompt tokens a step may compute.
+
+    `epoch` counts the contexts that the lane had when the plan was made: a lane that has lost its context since then
+    drops the plan.
+    """
+
+    epoch: int
+    version: PlanVersion
+    edits: tuple[Edit, ...]
+    prefill_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutput:
+    """What one row gained in one step: a token, and with the last one the reason; or an error, which ends the row."""
+
+    request: RequestId
+    token: int
+    finish: FinishReason | None = None
+    error: LlamalaneError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the lane has taken the row out of the running set by itself."""
+        return self.finish is not None or self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Where one step's time went, in seconds."""
+
+    decode: float
+    """In `llama_decode`, until its results could be read."""
+    sample: float
+    """Choosing tokens."""
+    idle: float
+    """Between the end of the step before and the start of this one's decode, sampling excluded; 0 after sleep."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step, or a plan taken without one.
+
+    Attributes:
+        lane: the lane's name.
+        step: the step's number; unchanged when nothing was computed.
+        version: the newest plan that the lane has taken; its edits are acknowledged.
+        left: requests that left by a plan's edit, whether or not the lane knew them.
+        started: requests that had their first rows in this step.
+        outputs: what each row gained.
+        decode_rows: rows that computed one generated token.
+        prefill_tokens: prompt tokens computed.
+        times: None when nothing was computed.
+    """
+
+    lane: str
+    step: StepNumber
+    version: PlanVersion
+    left: tuple[RequestId, ...] = ()
+    started: tuple[RequestId, ...] = ()
+    outputs: tuple[RowOutput, ...] = ()
+    decode_rows: int = 0
+    prefill_tokens: int = 0
+    times: StepTimes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneFailed:
+    """The lane's context failed: its running set and all its cells are gone, and plans of earlier epochs are dropped.
+
+    The lane builds a new context and says `LaneReady`, or, after too many failures in a row, ends (`down`).
+    """
+
+    lane: str
+    epoch: int
+    error: LlamalaneError
+    down: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReady:
+    """The lane has a new, empty context."""
+
+    lane: str
+
+
+LaneMessage = StepReport | LaneFailed | LaneReady
+Receiver = Callable[[LaneMessage], None]
+"""Takes a lane's message; called on the lane's thread, and must not block."""
+
+
+class LaneBackend(Protocol):
+    """What the scheduler needs of a lane: anything that can carry out step plans can be scheduled."""
+
+    @property
+    def name(self) -> str:
+        """The lane's name, unique within its pool."""
+
+    @property
+    def max_step_tokens(self) -> int:
+        """The most tokens that one step can compute."""
+
+    def start(self, receiver: Receiver) -> None:
+        """Begin to carry out plans, sending each message to `receiver`. Called once."""
+
+    def post(self, plan: StepPlan) -> None:
+        """Lay `plan` into the mailbox, in place of one that was not taken yet. Never blocks."""
+
+    def close(self) -> None:
+        """End after the step under way, and free everything. Blocks until that is done; may be repeated."""
