@@ -222,18 +222,18 @@ class Lane:
     def _compute(self, context: StepContext, left: tuple[str, ...]) -> StepReport:
         work = self._rows.fill(self._batch)
         with self._gate.step():
-            begin = time.perf_counter()
+            begin = time.monotonic()
             context.decode(self._batch)
-            decoded = time.perf_counter()
+            decoded = time.monotonic()
             logits = context.logits(self._batch)
             for row, count in work.computed:
                 row.computed += count
             outputs = tuple(self._choose(row, logits[i]) for i, row in enumerate(work.outputs))
         idle = begin - self._step_end if self._step_end is not None else 0.0
-        self._step_end = time.perf_counter()
+        self._step_end = time.monotonic()
         self._step += 1
         self._failures = 0
-        return self._report(work, left, outputs, StepTimes(decoded - begin, self._step_end - decoded, idle))
+        return self._report(work, left, outputs, StepTimes(begin, decoded - begin, self._step_end - decoded, idle))
 
     def _report(
         self, work: Work, left: tuple[str, ...], outputs: tuple[RowOutput, ...], times: StepTimes

@@ -93,7 +93,7 @@ class RunningSet:
                 work.decode_rows += 1
             else:
                 prompts.append(row)
-        budget = min(self.prefill_tokens, batch.capacity - batch.size)
+        budget = min(max(self.prefill_tokens, 1), batch.capacity - batch.size)
         started = []
         for row in sorted(prompts, key=lambda row: row.join.urgency):
             count = min(row.waiting, budget)

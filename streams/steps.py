@@ -105,6 +105,8 @@ class RowOutput:
 class StepTimes:
     """Where one step's time went, in seconds."""
 
+    begin: float
+    """When the step started, as `time.monotonic` counts."""
     decode: float
     """In `llama_decode`, until its results could be read."""
     sample: float

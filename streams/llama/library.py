@@ -17,6 +17,8 @@ logger = logging.getLogger("llamalane.llama")
 # llama.cpp's INFO is a page for each model and context, so it counts as detail here (ggml.h: ggml_log_level).
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUES_LINE = 5
+# In a unified cache the context is the whole region; that no sequence outgrows the model is checked elsewhere.
+_MISLEADING = ("possible training context overflow",)
 
 SPIN_COUNT = "10000"
 """How often an OpenMP thread looks for work before it sleeps. Unbounded, as libgomp has it by default, llama.cpp's
@@ -43,7 +45,8 @@ class _Log:
         if level >= logging.ERROR and "errors" in local:
             local["errors"].append(message)
         elif message.strip():
-            logger.log(level, "%s", message)
+            misleading = any(text in message for text in _MISLEADING)
+            logger.log(logging.DEBUG if misleading else level, "%s", message)
 
     @contextlib.contextmanager
     def collect_errors(self) -> Iterator[list[str]]:

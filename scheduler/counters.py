@@ -1,0 +1,26 @@
+"""Counts of what happened since the start."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened since the start; `rejected` counts refusals at submission by their reason."""
+
+    admitted: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    expired: int = 0
+    restarts: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def copy(self) -> Counters:
+        """Return the counts as they stand."""
+        return replace(self, rejected=self.rejected.copy())

@@ -1,0 +1,51 @@
+"""Wakes the scheduler loop, from its own thread or from a lane's. The one place that tells asyncio from trio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+
+class Doorbell:
+    """Rung when there is something to do; rings that come before the loop looks count as one.
+
+    Made on the event loop. A lane's thread must not block until the loop has time for it, which rules out
+    `anyio.from_thread`.
+    """
+
+    def __init__(self) -> None:
+        self._rung = anyio.Event()
+        self._call_soon = _call_soon_threadsafe()
+        self._on_its_way = False
+
+    def ring(self) -> None:
+        """Wake the loop; on the loop's thread."""
+        self._on_its_way = False
+        self._rung.set()
+
+    def ring_from_thread(self) -> None:
+        """Wake the loop; from any thread. Once the event loop has ended there is nobody to wake."""
+        if self._on_its_way:
+            return
+        self._on_its_way = True
+        with contextlib.suppress(RuntimeError):
+            self._call_soon(self.ring)
+
+    async def wait(self, seconds: float | None) -> None:
+        """Wait for a ring, at most so many seconds."""
+        with anyio.move_on_after(seconds):
+            await self._rung.wait()
+        self._rung = anyio.Event()
+
+
+def _call_soon_threadsafe() -> Callable[[Callable[[], None]], Any]:
+    try:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:  # not on asyncio, so on trio
+        import trio  # noqa: PLC0415  (optional: only who runs on trio has it)
+
+        return trio.lowlevel.current_trio_token().run_sync_soon

@@ -1,0 +1,280 @@
+"""The engine: everything that an application needs, behind one object."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import anyio
+import anyio.to_thread
+
+from llamalane.clock import Clock, MonotonicClock
+from llamalane.errors import EngineClosedError, QueueFullError, UnknownModelError
+from llamalane.ids import Level
+from llamalane.scheduler.admission import AdmissionPolicy
+from llamalane.scheduler.assembly import Machinery, OpenContext, assemble
+from llamalane.scheduler.config import EngineConfig
+from llamalane.scheduler.events import Observer
+from llamalane.scheduler.handle import RequestHandle
+from llamalane.scheduler.intake import Intake, SubmitOptions
+from llamalane.scheduler.priority import Aging, PriorityLevels
+from llamalane.scheduler.queue import Slot
+from llamalane.scheduler.result import Result
+from llamalane.scheduler.scheduler import Scheduler
+from llamalane.scheduler.statistics import EngineState, EngineStatistics, take_statistics
+from llamalane.streams.llama import Context
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The loaded model.
+
+    Attributes:
+        train_context: tokens that it was trained to attend to.
+        parameters: how many weights it has; `bytes` is what they take.
+        limit: the most tokens that one sequence can hold here, prompt and output together.
+    """
+
+    vocabulary_size: int
+    train_context: int
+    parameters: int
+    bytes: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What exists while the engine runs."""
+
+    machinery: Machinery
+    scheduler: Scheduler
+    intake: Intake
+
+
+class Engine:
+    """Runs requests on the lanes that `config` describes.
+
+    An async context manager: entering loads the model; leaving drains, for at most `scheduler.drain_timeout`. Works on
+    asyncio and on trio; all methods belong to the event loop on which it was entered. `observer` is told of every
+    event. `open_context` makes the lanes' llama contexts.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+        open_context: OpenContext = Context,
+    ) -> None:
+        settings = config.scheduler
+        self.config = config
+        self.levels = PriorityLevels(settings.levels, Level(settings.levels[settings.default_level]))
+        self._clock = clock or MonotonicClock()
+        self._observer = observer
+        self._open_context = open_context
+        self._state = EngineState.NEW
+        self._running: _Parts | None = None
+        self._stack = contextlib.AsyncExitStack()
+
+    @property
+    def state(self) -> EngineState:
+        """Whether the engine takes requests."""
+        return self._state
+
+    @property
+    def model_name(self) -> str:
+        """The model's name."""
+        return self.model_names[0]
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The model's name and its aliases."""
+        model = self.config.models[0]
+        return (model.name or model.path.stem, *model.aliases)
+
+    def check_model(self, name: str) -> None:
+        """Raise `UnknownModelError` unless a model of that name is served."""
+        if name not in self.model_names:
+            raise UnknownModelError(name, self.model_names)
+
+    @property
+    def limit(self) -> int:
+        """The most tokens that one sequence can hold, prompt and output together."""
+        return self._parts().machinery.pool.limit
+
+    @property
+    def down(self) -> bool:
+        """Whether every lane has given up, so that nothing can be served."""
+        return self._running is not None and self._running.scheduler.down
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """The loaded model; raises `EngineClosedError` while there is none."""
+        model = self._parts().machinery.model
+        return ModelInfo(model.vocabulary.size, model.train_context, model.parameters, model.bytes, self.limit)
+
+    async def submit(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> RequestHandle:
+        """Queue a request for a prompt, as text or as tokens, and return its handle.
+
+        Never waits for capacity: raises `QueueFullError` at once when the queue is full, `PromptTooLongError` or
+        `InvalidRequestError` for what can never be served, `EngineClosedError` or `LaneDownError` when nothing can be.
+        """
+        if not isinstance(prompt, str):
+            return self.submit_tokens_nowait(prompt, **options)
+        with self._reserve() as slot:
+            tokens = await self._parts().intake.tokenize(prompt)
+            return self._queue(tokens, slot, options)
+
+    async def submit_chat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[SubmitOptions]
+    ) -> RequestHandle:
+        """Queue a request for the answer to `messages`, each with a `role` and a `content`.
+
+        Raises what `submit` raises, and `ChatTemplateError` when the model's template refuses the messages.
+        """
+        with self._reserve() as slot:
+            tokens = await self._parts().intake.tokenize_chat(messages)
+            return self._queue(tokens, slot, options)
+
+    def submit_tokens_nowait(self, tokens: Sequence[int], **options: Unpack[SubmitOptions]) -> RequestHandle:
+        """Queue a request for a prompt of tokens. Raises what `submit` raises."""
+        with self._reserve() as slot:
+            return self._queue(list(tokens), slot, options)
+
+    async def generate(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> Result:
+        """Submit a prompt and wait for the result; if the wait is cancelled, so is the request."""
+        return await _finish(await self.submit(prompt, **options))
+
+    async def chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[SubmitOptions]) -> Result:
+        """Submit messages and wait for the result; if the wait is cancelled, so is the request."""
+        return await _finish(await self.submit_chat(messages, **options))
+
+    def stats(self) -> EngineStatistics:
+        """Return the numbers of this moment."""
+        return take_statistics(self._state, self._running.scheduler if self._running else None)
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Take no new requests, and wait until those that are there have ended.
+
+        What has not ended after `timeout` seconds (None: the configured drain timeout) ends with `EngineClosedError`.
+        """
+        if self._running is None or self._state is EngineState.CLOSED:
+            return
+        self._state = EngineState.DRAINING
+        scheduler = self._running.scheduler
+        with anyio.move_on_after(self.config.scheduler.drain_timeout if timeout is None else timeout):
+            await _idle(scheduler)
+        scheduler.end_all(EngineClosedError("the engine is shutting down"))
+        await _idle(scheduler)
+
+    async def __aenter__(self) -> Self:
+        if self._state is not EngineState.NEW:
+            raise EngineClosedError("an engine can be started once only")
+        self._state = EngineState.LOADING
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                await self._start(stack)
+                self._stack = stack.pop_all()
+        except BaseException:
+            self._state = EngineState.CLOSED
+            raise
+        self._state = EngineState.READY
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        machinery = await anyio.to_thread.run_sync(assemble, self.config, self._open_context)
+        stack.push_async_callback(self._close, machinery)
+        scheduler = self._make_scheduler(machinery)
+        settings = self.config.scheduler
+        aging = Aging(settings.ceiling, settings.aging_interval)
+        intake = Intake(machinery.model, machinery.pool.limit, self.levels, aging, self._clock)
+        self._running = _Parts(machinery, scheduler, intake)
+        await stack.enter_async_context(self._scheduling(scheduler))
+        machinery.pool.start(scheduler.receive_from_lane)
+
+    def _make_scheduler(self, machinery: Machinery) -> Scheduler:
+        settings = self.config.scheduler
+        reserve = {Level(settings.levels[name]): places for name, places in settings.reserve.items()}
+        return Scheduler(
+            machinery.pool,
+            AdmissionPolicy(settings.guaranteed_share, reserve),
+            max_requests=settings.queue.max_requests,
+            max_tokens=settings.queue.max_tokens,
+            target_itl=settings.target_itl,
+            clock=self._clock,
+            observer=self._observer,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _scheduling(self, scheduler: Scheduler) -> AsyncIterator[None]:
+        """Run the scheduler loop for as long as the block lasts, and drain at its end."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(scheduler.run)
+            try:
+                yield
+                await self.drain()
+            finally:
+                self._state = EngineState.CLOSED
+                scheduler.end_all(EngineClosedError("the engine is closed"))
+                tasks.cancel_scope.cancel()
+
+    async def _close(self, machinery: Machinery) -> None:
+        """Free everything; the scheduler loop has ended, the lanes have not."""
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(machinery.pool.close)
+        if self._running is not None:
+            self._running.scheduler.release_all()
+            self._running = None
+        machinery.pool.check()
+        machinery.model.close()
+
+    @contextlib.contextmanager
+    def _reserve(self) -> Iterator[Slot]:
+        """Reserve a slot in the queue, and count whoever is turned away."""
+        self._check_ready()
+        scheduler = self._parts().scheduler
+        try:
+            with scheduler.queue.reserve_nowait() as slot:
+                yield slot
+        except QueueFullError as error:
+            scheduler.counters.rejected[error.reason] += 1
+            raise
+
+    def _queue(self, tokens: Sequence[int], slot: Slot, options: SubmitOptions) -> RequestHandle:
+        self._check_ready()  # the engine may have begun to drain while the text was tokenized
+        parts = self._parts()
+        request = parts.intake.prepare(tokens, options)
+        parts.scheduler.submit(request, slot)
+        return RequestHandle(request, parts.scheduler.cancel)
+
+    def _check_ready(self) -> None:
+        if self._state is not EngineState.READY:
+            raise EngineClosedError(f"the engine takes no requests: it is {self._state.value}")
+
+    def _parts(self) -> _Parts:
+        if self._running is None:
+            raise EngineClosedError(f"the engine has no model: it is {self._state.value}")
+        return self._running
+
+
+async def _idle(scheduler: Scheduler) -> None:
+    idle = anyio.Event()
+    scheduler.when_idle(idle.set)
+    await idle.wait()
+
+
+async def _finish(handle: RequestHandle) -> Result:
+    try:
+        return await handle.result()
+    except anyio.get_cancelled_exc_class():
+        handle.cancel()
+        raise

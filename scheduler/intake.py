@@ -1,0 +1,132 @@
+"""Turns what a client asks for into a request, or says why it can never be served."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict
+
+import anyio.to_thread
+
+from llamalane.clock import Clock
+from llamalane.errors import InvalidRequestError, PromptTooLongError
+from llamalane.ids import RequestId
+from llamalane.scheduler.output import OutputText
+from llamalane.scheduler.priority import Aging, PriorityLevels
+from llamalane.scheduler.request import Request
+from llamalane.streams import SamplingParameters
+from llamalane.streams.llama import ChatTemplate, Detokenizer, Model
+from llamalane.streams.llama.vocabulary import encode
+
+LONG_TEXT = 4096
+"""A text of more bytes is tokenized on a worker thread, so that the event loop does not stall."""
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What every way of submitting a request takes.
+
+    Attributes:
+        sampling: how tokens are chosen.
+        priority: a level from 1 (most urgent) to 5, or its name; None for the default level.
+        tenant: whose request it is; only requests of the same tenant share cached prefixes.
+        deadline: seconds from now after which the request is dropped, wherever it is.
+        choice: tells apart several outputs for one prompt and seed.
+        request_id: a name for logs and answers; unique among the requests that have not ended.
+    """
+
+    sampling: SamplingParameters
+    priority: int | str | None
+    tenant: str
+    deadline: float | None
+    choice: int
+    request_id: RequestId | None
+
+
+class Intake:
+    """Checks and prepares requests for `model`, whose sequences hold `limit` tokens."""
+
+    def __init__(
+        self, model: Model, limit: int, levels: PriorityLevels, aging: Aging, clock: Clock
+    ) -> None:
+        self._model = model
+        self._vocabulary = model.vocabulary
+        self._limit = limit
+        self._levels = levels
+        self._aging = aging
+        self._clock = clock
+        self._template: ChatTemplate | None = None
+        self._orders = 0
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a prompt; one that cannot fit is refused before it is tokenized."""
+        return await self._tokenize(text, add_special=True)
+
+    async def tokenize_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the tokens of a conversation, as the model's own template writes it."""
+        if self._template is None:
+            self._template = ChatTemplate(self._model)
+        return await self._tokenize(self._template.render(messages), add_special=False)
+
+    def prepare(self, tokens: Sequence[int], options: SubmitOptions) -> Request:
+        """Return the request for a prompt of `tokens`; raises `RequestError` for what can never be served."""
+        sampling = options.get("sampling") or SamplingParameters()
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=secrets.randbits(32))
+        level = self._levels.parse(options.get("priority"))
+        deadline = options.get("deadline")
+        self._check_prompt(tokens)
+        self._check_sampling(sampling)
+        if deadline is not None and not deadline > 0:
+            raise InvalidRequestError(f"deadline must be more than 0 seconds; got {deadline!r}", param="deadline")
+        now = self._clock.now()
+        room = self._limit - len(tokens)
+        self._orders += 1
+        return Request(
+            id=options.get("request_id") or RequestId(f"req-{secrets.token_hex(12)}"),
+            tokens=tokens,
+            sampling=sampling,
+            max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
+            level=level,
+            tenant=options.get("tenant", ""),
+            choice=options.get("choice", 0),
+            arrival=now,
+            key=self._aging.key(level, now),
+            order=self._orders,
+            output=OutputText(Detokenizer(self._vocabulary.pieces), sampling.stop),
+            deadline=None if deadline is None else now + deadline,
+            deadline_after=deadline or 0.0,
+        )
+
+    async def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
+        size = len(encode(text))
+        fewest = math.ceil(size / self._vocabulary.longest_piece)
+        if fewest >= self._limit:
+            raise PromptTooLongError(fewest, self._limit, at_least=True)
+
+        def tokenize() -> list[int]:
+            return self._vocabulary.tokenize(text, add_special=add_special, parse_special=True)
+
+        tokens = tokenize() if size <= LONG_TEXT else await anyio.to_thread.run_sync(tokenize)
+        return self._vocabulary.with_one_bos(tokens)
+
+    def _check_prompt(self, tokens: Sequence[int]) -> None:
+        size = self._vocabulary.size
+        if not tokens:
+            raise InvalidRequestError("the prompt is empty: it needs at least one token", param="prompt")
+        if len(tokens) >= self._limit:
+            raise PromptTooLongError(len(tokens), self._limit)
+        if not all(isinstance(token, int) and 0 <= token < size for token in tokens):
+            raise InvalidRequestError(f"prompt tokens must be integers from 0 to {size - 1}", param="prompt")
+
+    def _check_sampling(self, sampling: SamplingParameters) -> None:
+        if sampling.max_tokens is not None and sampling.max_tokens > self._limit:
+            raise InvalidRequestError(
+                f"max_tokens must be at most {self._limit}, which is all that a sequence holds; "
+                f"got {sampling.max_tokens}",
+                param="max_tokens",
+            )
+        size = self._vocabulary.size
+        if not all(0 <= token < size for token in sampling.logit_bias):
+            raise InvalidRequestError(f"logit_bias tokens must be from 0 to {size - 1}", param="logit_bias")

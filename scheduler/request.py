@@ -1,0 +1,180 @@
+"""One request on its way through the scheduler."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import anyio
+
+from llamalane.errors import LlamalaneError
+from llamalane.ids import Level, RequestId
+from llamalane.scheduler.output import OutputText
+from llamalane.scheduler.result import Result
+from llamalane.streams import FinishReason, Join, Lease, SamplingParameters
+
+
+class RequestState(enum.Enum):
+    """Where a request is."""
+
+    WAITING = "waiting"
+    """In the queue."""
+    RUNNING = "running"
+    """It holds a lease, and its lane computes it."""
+    LEAVING = "leaving"
+    """Its outcome is known; its lease is held until the lane has confirmed that it stopped."""
+    DONE = "done"
+    """Nothing of it is left in the scheduler."""
+
+
+_NEXT = {
+    RequestState.WAITING: {RequestState.RUNNING, RequestState.DONE},
+    RequestState.RUNNING: {RequestState.WAITING, RequestState.LEAVING, RequestState.DONE},
+    RequestState.LEAVING: {RequestState.DONE},
+    RequestState.DONE: set(),
+}
+
+
+class Delivery:
+    """Brings a request's text and outcome to whoever waits for it. Bounded by the request's `max_tokens`."""
+
+    def __init__(self) -> None:
+        self._texts: deque[str] = deque()
+        self._outcome: Result | LlamalaneError | None = None
+        self._news = anyio.Event()
+
+    @property
+    def outcome(self) -> Result | LlamalaneError | None:
+        """How the request ended, None while it has not."""
+        return self._outcome
+
+    def put(self, text: str) -> None:
+        """Hand over a piece of text."""
+        if text:
+            self._texts.append(text)
+            self._news.set()
+
+    def close(self, outcome: Result | LlamalaneError) -> None:
+        """Hand over the outcome; the first one counts."""
+        if self._outcome is None:
+            self._outcome = outcome
+            self._news.set()
+
+    def take_nowait(self) -> str:
+        """Take all text that is there, perhaps none."""
+        text = "".join(self._texts)
+        self._texts.clear()
+        return text
+
+    async def wait(self) -> None:
+        """Wait until there is text or an outcome."""
+        while not self._texts and self._outcome is None:
+            await self._wait_for_news()
+
+    async def wait_closed(self) -> Result | LlamalaneError:
+        """Wait for the outcome."""
+        while self._outcome is None:
+            await self._wait_for_news()
+        return self._outcome
+
+    async def _wait_for_news(self) -> None:
+        # Several tasks may wait for the same news, so an event is replaced only after it was set.
+        if self._news.is_set():
+            self._news = anyio.Event()
+        await self._news.wait()
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request: what was asked, where it is, and what it has got.
+
+    Attributes:
+        tokens: the prompt.
+        sampling: how tokens are chosen; its seed is set.
+        max_tokens: the most tokens that it may get, already cut to what fits a sequence.
+        tenant: only requests of the same tenant share cells.
+        key: its place in the order of waiting; kept when it has to wait again.
+        order: counts submissions: equal keys go first come, first served.
+        deadline: the moment at which it is dropped, None for never; `deadline_after` is the same, in seconds from
+            arrival.
+        sheltered: admitted by the guaranteed share: never displaced.
+        since_join: tokens generated since it was put on its present lane.
+    """
+
+    id: RequestId
+    tokens: Sequence[int]
+    sampling: SamplingParameters
+    max_tokens: int
+    level: Level
+    tenant: str
+    choice: int
+    arrival: float
+    key: tuple[int, float]
+    order: int
+    output: OutputText
+    deadline: float | None = None
+    deadline_after: float = 0.0
+    sheltered: bool = False
+    state: RequestState = RequestState.WAITING
+    lease: Lease | None = None
+    lane: str = ""
+    generated: list[int] = field(default_factory=list)
+    cached: int = 0
+    since_join: int = 0
+    admitted_at: float | None = None
+    first_token_at: float | None = None
+    restarts: int = 0
+    delivery: Delivery = field(default_factory=Delivery)
+
+    @property
+    def cells(self) -> int:
+        """How many KV cells it can come to need."""
+        return len(self.tokens) + self.max_tokens
+
+    def move(self, state: RequestState) -> None:
+        """Go on to `state`; anything but a step that the life of a request has is a programming error."""
+        if state not in _NEXT[self.state]:
+            raise RuntimeError(f"request {self.id} cannot go from {self.state.value} to {state.value}")
+        self.state = state
+
+    def join(self) -> Join:
+        """Return the edit that puts it on its lane; called once for each lease."""
+        assert self.lease is not None
+        assert self.sampling.seed is not None
+        self.since_join = 0
+        return Join(
+            request=self.id,
+            sequence=self.lease.sequence,
+            tokens=[*self.tokens, *self.generated],
+            cached=self.lease.cached,
+            generated=len(self.generated),
+            max_tokens=self.max_tokens - len(self.generated),
+            sampling=self.sampling,
+            choice=self.choice,
+            urgency=(*self.key, self.order),
+        )
+
+    def cells_filled(self) -> Sequence[int]:
+        """Return the tokens that its cells are known to hold.
+
+        The token chosen last was not computed. Of a prompt that was left half-way, only what was there before counts.
+        """
+        if not self.since_join:
+            return self.tokens[: self.lease.cached if self.lease else 0]
+        return [*self.tokens, *self.generated[:-1]]
+
+    def accept(self, token: int, finish: FinishReason | None) -> FinishReason | None:
+        """Take the next token and hand over the text that it completes.
+
+        Returns why the output ends with it, if it does: for the lane's reason, or because of a stop string.
+        """
+        self.generated.append(token)
+        self.since_join += 1
+        self.delivery.put(self.output.add(token))
+        if self.output.stopped:
+            return FinishReason.STOP
+        if finish is not None:
+            self.delivery.put(self.output.finish())
+        return finish

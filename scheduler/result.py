@@ -1,0 +1,67 @@
+"""What a finished request returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llamalane.ids import Level, RequestId
+from llamalane.streams import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts, as OpenAI counts them.
+
+    Attributes:
+        prompt_tokens: the prompt's length.
+        completion_tokens: tokens generated, an end-of-generation token included.
+        cached_tokens: how many of the prompt's tokens were already in the KV cache.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where a request's time went, in seconds from its submission.
+
+    Attributes:
+        wait: until it was admitted to a lane.
+        first_token: until its first token.
+        total: until its end.
+        lane: the lane that finished it.
+        restarts: how often its lane failed under it.
+    """
+
+    wait: float
+    first_token: float
+    total: float
+    lane: str
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished request.
+
+    Attributes:
+        text: the output, without the stop string that ended it.
+        tokens: the tokens generated, an end-of-generation token included.
+        seed: what its random numbers came from; the same seed repeats the output.
+    """
+
+    id: RequestId
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    seed: int
+    level: Level

@@ -1,0 +1,109 @@
+"""The engine at one moment, frozen: what metrics and tests read."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llamalane.ids import Level
+from llamalane.scheduler.counters import Counters
+from llamalane.scheduler.ledger import LaneLedger
+from llamalane.scheduler.scheduler import Scheduler
+
+
+class EngineState(enum.Enum):
+    """Whether the engine takes requests."""
+
+    NEW = "new"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    """It takes no new requests and finishes those that it has."""
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatistics:
+    """One lane.
+
+    Attributes:
+        kind: what its stream really is.
+        priority_enforced: whether the device itself runs more urgent streams first.
+        serving: whether it has a context.
+        down: whether it has given up for good.
+        running: requests that hold a place on it.
+        decode_seconds, sample_seconds, idle_seconds: where its time went since the start; idle is the time between
+            steps while there was work.
+        cells, reserved_cells, kept_cells: KV cells in all, promised to running requests, and kept for requests that
+            continue a finished one.
+    """
+
+    name: str
+    kind: str
+    priority_enforced: bool
+    serving: bool
+    down: bool
+    places: int
+    running: int
+    steps: int
+    failures: int
+    decode_seconds: float
+    sample_seconds: float
+    idle_seconds: float
+    cells: int
+    reserved_cells: int
+    kept_cells: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """The whole engine: places of all lanes, requests waiting and running at each level, and its counters."""
+
+    state: EngineState
+    places: int
+    free_places: int
+    waiting: Mapping[Level, int]
+    waiting_tokens: int
+    running: Mapping[Level, int]
+    lanes: tuple[LaneStatistics, ...]
+    counters: Counters
+
+
+def take_statistics(state: EngineState, scheduler: Scheduler | None) -> EngineStatistics:
+    """Return the numbers of this moment; an engine that was not started has none but its state."""
+    if scheduler is None:
+        return EngineStatistics(state, 0, 0, {}, 0, {}, (), Counters())
+    counters = scheduler.counters
+    return EngineStatistics(
+        state=state,
+        places=scheduler.pool.places,
+        free_places=scheduler.pool.free,
+        waiting=dict(scheduler.queue.sizes),
+        waiting_tokens=scheduler.queue.tokens,
+        running=dict(scheduler.running),
+        lanes=tuple(_lane(ledger) for ledger in scheduler.ledgers.values()),
+        counters=scheduler.counters.copy(),
+    )
+
+
+def _lane(ledger: LaneLedger) -> LaneStatistics:
+    lane = ledger.lane
+    region = lane.region.statistics()
+    return LaneStatistics(
+        name=lane.name,
+        kind=lane.stream.kind,
+        priority_enforced=lane.stream.priority_enforced,
+        serving=lane.serving,
+        down=ledger.down,
+        places=lane.region.places,
+        running=len(ledger.running),
+        steps=ledger.steps,
+        failures=ledger.failures,
+        decode_seconds=ledger.decode_seconds,
+        sample_seconds=ledger.sample_seconds,
+        idle_seconds=ledger.idle_seconds,
+        cells=region.cells,
+        reserved_cells=region.reserved,
+        kept_cells=region.kept,
+    )

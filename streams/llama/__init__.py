@@ -1,0 +1,28 @@
+"""llama.cpp, through the low-level API of llama-cpp-python; nothing outside this folder knows it."""
+
+from llamalane.streams.llama.batch import Batch
+from llamalane.streams.llama.chat import ChatTemplate
+from llamalane.streams.llama.context import CACHE_TYPES, FLASH_ATTENTION, Context, ContextOptions
+from llamalane.streams.llama.detokenizer import Detokenizer
+from llamalane.streams.llama.library import library
+from llamalane.streams.llama.model import Model, ModelOptions
+from llamalane.streams.llama.sampler import Candidates, Sampler, cumulative_distribution, uniform
+from llamalane.streams.llama.vocabulary import Vocabulary
+
+__all__ = [
+    "CACHE_TYPES",
+    "FLASH_ATTENTION",
+    "Batch",
+    "Candidates",
+    "ChatTemplate",
+    "Context",
+    "ContextOptions",
+    "Detokenizer",
+    "Model",
+    "ModelOptions",
+    "Sampler",
+    "Vocabulary",
+    "cumulative_distribution",
+    "library",
+    "uniform",
+]
