@@ -43,8 +43,6 @@ def divide(budget: int, places: Sequence[int], train_context: int) -> list[Regio
             )
         limit = cells // count
         if limit < 2:
-            raise ConfigError(
-                f"{cells} KV cells are too few for {count} places: a sequence needs at least 2"
-            )
+            raise ConfigError(f"{cells} KV cells are too few for {count} places: a sequence needs at least 2")
         plans.append(RegionPlan(cells, count, min(limit, train_context) if train_context else limit))
     return plans

@@ -106,8 +106,8 @@ class Region:
 
     def give_back(self, sequence: SequenceId, kept: Sequence[int] = ()) -> None:
         """Free a taken place; its cells hold `kept` from now on, until it is taken again."""
-        place = self._places[sequence]
-        if not place.taken:
+        place = self._places[sequence] if 0 <= sequence < self.places else None
+        if place is None or not place.taken:
             raise PoolError(f"sequence {sequence} is not taken")
         if len(kept) > place.reserved:
             raise PoolError(f"{len(kept)} cells cannot be kept where {place.reserved} were reserved")
@@ -119,6 +119,7 @@ class Region:
         for place in self._places:
             if place.taken:
                 raise PoolError(f"sequence {place.sequence} is still taken")
+        for place in self._places:
             place.kept, place.scope = (), ""
 
     def statistics(self) -> RegionStatistics:
@@ -152,6 +153,8 @@ class Region:
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     """Return how many first elements two sequences share. Compares slices, which is quick for lists."""
+    if type(left) is not type(right):  # a list never equals a tuple
+        left, right = list(left), list(right)
     low, high = 0, min(len(left), len(right))
     if left[:high] == right[:high]:
         return high

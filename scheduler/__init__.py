@@ -1,7 +1,51 @@
-from llamalane.scheduler.config import EngineConfig
-from llamalane.scheduler.engine import Engine, SubmitOptions, ModelInfo
+"""The scheduler: whose tokens come next, and the engine that carries it out."""
+
+from llamalane.scheduler.config import (
+    EngineConfig,
+    KVConfig,
+    LaneConfig,
+    ModelConfig,
+    QueueConfig,
+    SchedulerConfig,
+    StreamsConfig,
+)
+from llamalane.scheduler.counters import Counters
+from llamalane.scheduler.engine import Engine, ModelInfo
+from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.handle import RequestHandle
-from llamalane.scheduler.priority import PriorityLevels
+from llamalane.scheduler.intake import SubmitOptions
+from llamalane.scheduler.priority import LEAST_URGENT, MOST_URGENT, PriorityLevels
+from llamalane.scheduler.request import RequestState
 from llamalane.scheduler.result import Result, Timings, Usage
-from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics, CounterStatistics
-from llamalane.streams import SamplingParameters, FinishReason
+from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
+from llamalane.streams import FinishReason, SamplingParameters
+
+__all__ = [
+    "LEAST_URGENT",
+    "MOST_URGENT",
+    "Counters",
+    "Engine",
+    "EngineConfig",
+    "EngineState",
+    "EngineStatistics",
+    "Event",
+    "EventKind",
+    "FinishReason",
+    "KVConfig",
+    "LaneConfig",
+    "LaneStatistics",
+    "ModelConfig",
+    "ModelInfo",
+    "Observer",
+    "PriorityLevels",
+    "QueueConfig",
+    "RequestHandle",
+    "RequestState",
+    "Result",
+    "SamplingParameters",
+    "SchedulerConfig",
+    "StreamsConfig",
+    "SubmitOptions",
+    "Timings",
+    "Usage",
+]

@@ -37,9 +37,7 @@ def assemble(config: EngineConfig, open_context: OpenContext = Context) -> Machi
 
     `open_context` makes the lanes' contexts.
     """
-    device = choose_device(
-        config.streams.device, offload=library().supports_gpu_offload, probe=probe()
-    )
+    device = choose_device(config.streams.device, offload=library().supports_gpu_offload, probe=probe())
     model = Model(_model_options(config.models[0], device))
     try:
         # Read now, in the thread that loads, what the event loop would else read at the first request.
@@ -83,9 +81,7 @@ def _context_options(config: StreamsConfig, kv: KVConfig, region: Region, thread
     )
 
 
-def _open_pool(
-    config: EngineConfig, model: Model, device: Device, open_context: OpenContext
-) -> StreamPool:
+def _open_pool(config: EngineConfig, model: Model, device: Device, open_context: OpenContext) -> StreamPool:
     options = _stream_options(config.streams, device)
     places = [entry.places for entry in options]
     budget = config.kv.budget or DEFAULT_CELLS_PER_PLACE * sum(places)

@@ -46,19 +46,18 @@ def _level_name(name: str) -> str:
     return name
 
 
-Integer = Annotated[int, BeforeValidator(_not_a_bool)]
-Number = Annotated[float, BeforeValidator(_not_a_bool), Field(allow_inf_nan=False)]
+NotABool = BeforeValidator(_not_a_bool)
+Integer = Annotated[int, NotABool]
+Number = Annotated[float, Field(allow_inf_nan=False), NotABool]
 LevelName = Annotated[str, AfterValidator(_level_name)]
-LevelNumber = Annotated[Integer, Field(ge=MOST_URGENT, le=LEAST_URGENT)]
+LevelNumber = Annotated[int, Field(ge=MOST_URGENT, le=LEAST_URGENT), NotABool]
 
 
 class Section(BaseModel):
     """A part of the configuration. Unknown keys are errors; what was read does not change."""
 
     # Errors do not show the input: part of it may be a secret.
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
 
 
 class ModelConfig(Section):
@@ -102,7 +101,7 @@ class LaneConfig(Section):
     """The lane's name in statistics and logs; no other lane has it."""
     places: Integer = Field(default=8, ge=1, le=256)
     """How many sequences run on the lane at once."""
-    threads: Integer | None = Field(default=None, ge=1, le=1024)
+    threads: Annotated[int, Field(ge=1, le=1024), NotABool] | None = Field(default=None)
     """How many CPU threads compute; null takes an equal part of the cores that other lanes leave."""
 
 
@@ -134,7 +133,7 @@ class StreamsConfig(Section):
 class KVConfig(Section):
     """The KV cache: one cell holds the keys and values of one token."""
 
-    budget: Integer | None = Field(default=None, ge=256, le=2_000_000_000)
+    budget: Annotated[int, Field(ge=256, le=2_000_000_000), NotABool] | None = Field(default=None)
     """How many tokens fit, for all lanes together; null takes 2048 for each place."""
     key_type: CacheType = Field(default="f16")
     """How keys are stored; the q types take less memory."""
@@ -175,7 +174,7 @@ class SchedulerConfig(Section):
     """How many seconds of waiting make a request more urgent by one level."""
     guaranteed_share: Integer = Field(default=10, ge=0)
     """One in so many admissions goes to the request that has waited longest; 0 turns that off."""
-    reserve: dict[str, Annotated[Integer, Field(ge=0)]] = Field(default={})
+    reserve: dict[str, Annotated[int, Field(ge=0), NotABool]] = Field(default={})
     """How many places are kept free for a level and better ones, such as {interactive: 1}. At least one place
     stays open to every level."""
     queue: QueueConfig = Field(default_factory=QueueConfig)
@@ -220,7 +219,7 @@ class EngineConfig(BaseSettings):
     foreign_keys: ClassVar[frozenset[str]] = frozenset({"api"})
     """Top-level keys of a file that are not for the engine; it does not look at them."""
 
-    models: list[ModelConfig] = Field()
+    models: list[ModelConfig] = Field(examples=[[{"path": "model.gguf"}]])
     """The model to serve. There can be only one for now."""
     streams: StreamsConfig = Field(default_factory=StreamsConfig)
     """What computes."""
@@ -228,6 +227,12 @@ class EngineConfig(BaseSettings):
     """The KV cache: one cell holds the keys and values of one token."""
     scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig)
     """Who is served next."""
+
+    @classmethod
+    def for_model(cls, path: str | os.PathLike[str], *, places: int = 8) -> Self:
+        """Return the configuration of one lane with `places` for the model at `path`, all else as it is by default."""
+        streams = StreamsConfig(lanes=[LaneConfig(places=places)])
+        return cls(models=[ModelConfig(path=Path(path))], streams=streams)
 
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> Self:

@@ -56,7 +56,7 @@ class Document:
     """
 
     source: str
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict, repr=False)
     lines: dict[Location, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -65,6 +65,12 @@ class Document:
         while location not in self.lines:
             location = location[:-1]
         return self.lines[location]
+
+
+def quote_key(key: str) -> str:
+    """Return `key` as messages show it: without what follows a colon, which is a value that lacks a space before it."""
+    name, colon, _ = key.partition(":")
+    return repr(f"{name}:…" if colon else name)
 
 
 def read_document(path: str | os.PathLike[str], *, skip: Collection[str] = ()) -> Document:
@@ -137,6 +143,8 @@ def _compose(text: str, source: str) -> yaml.Node:
         message = ", ".join(part for part in (error.context, error.problem) if part)
         if "tag handle" in message:
             message = _NO_TAGS
+        elif line is not None and "${env:" in "".join(text.splitlines()[line - 1 : line]):
+            message += "; inside { } and [ ], a ${env:NAME} needs quotes"
         raise ConfigError(f"this is not YAML that can be read: {message}", source=source, line=line) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -164,7 +172,7 @@ class _Reader:
                 self._note(location, "a key must be a text; a number or a constant needs quotes", line)
                 continue
             if key in first_lines:
-                message = f"duplicate key {key!r}: it is in line {first_lines[key]} already"
+                message = f"duplicate key {quote_key(key)}: it is in line {first_lines[key]} already"
                 self._note((*location, key), message, line)
                 continue
             first_lines[key] = line
@@ -207,8 +215,11 @@ class _Reader:
             self._note(location, message, line)
             return node.value
         text = _VARIABLE.sub(expand, node.value)
-        # An empty variable is an empty text, not null: an empty api_key must not switch authentication off.
-        return _plain(yaml.ScalarNode(node.tag, text, style=node.style)) if text else ""
+        value = _plain(yaml.ScalarNode(node.tag, text, style=node.style))
+        # Only the file can say null: a variable that is empty or holds "null" must not take an api_key away.
+        whole = _VARIABLE.fullmatch(node.value)
+        said_in_file = bool(text) and whole is not None and whole["default"] == text
+        return text if value is None and not said_in_file else value
 
     def _note(self, location: Location, message: str, line: int) -> None:
         self._document.problems.append(Problem(location, message, line))

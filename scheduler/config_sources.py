@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 
 from llamalane.errors import ConfigError
-from llamalane.scheduler.config_file import Document, Location, Problem
+from llamalane.scheduler.config_file import Document, Location, Problem, quote_key
 
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)
 
@@ -113,11 +113,7 @@ class _Sources:
             (source, source) for source in (self.overrides, self.environment, self.document.values)
         ]
         for part in location:
-            deeper = [
-                (source, value[part])
-                for source, value in held
-                if isinstance(value, Mapping) and part in value
-            ]
+            deeper = [(source, value[part]) for source, value in held if isinstance(value, Mapping) and part in value]
             if not deeper:
                 break
             mappings = list(takewhile(lambda entry: isinstance(entry[1], Mapping), deeper))
@@ -139,7 +135,7 @@ def _error(source: str, problems: Sequence[Problem]) -> ConfigError:
 
 
 def _describe(kind: type[BaseSettings], details: ErrorDetails) -> str:
-    location, message = details["loc"], details["msg"]
+    location, message = details["loc"], details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":
         *around, key = location
         return _unknown_key(str(key), around, _model_at(kind, around).model_fields)
@@ -158,7 +154,7 @@ def _unknown_key(key: str, around: Sequence[str | int], allowed: Iterable[str]) 
     where = f" in {_spell(around)}" if around else ""
     nearest = difflib.get_close_matches(key, names, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ";"
-    return f"unknown key {key!r}{where}{hint} Allowed: {', '.join(names)}"
+    return f"unknown key {quote_key(key)}{where}{hint} Allowed: {', '.join(names)}"
 
 
 def _model_at(kind: type[BaseModel], location: Sequence[str | int]) -> type[BaseModel]:
@@ -180,12 +176,13 @@ def _spell(location: Sequence[str | int]) -> str:
 
 def _variables(kind: type[BaseSettings], location: Location) -> str:
     """Name the environment variables that set what is at `location`, or the nearest part around it."""
-    for depth in range(len(location), 0, -1):
-        stem = _prefix(kind) + "__".join(str(part).lower() for part in location[:depth])
-        found = [name for name in os.environ if name.lower() == stem or name.lower().startswith(f"{stem}__")]
-        if found:
-            return ", ".join(found)
-    return f"{_prefix(kind).upper()}*"
+    parts = [str(part).lower() for part in location]
+    stems = (_prefix(kind) + "__".join(parts[:depth]) for depth in range(len(parts), 0, -1))
+    return next(
+        ", ".join(found)
+        for stem in stems
+        if (found := [name for name in os.environ if f"{name.lower()}__".startswith(f"{stem}__")])
+    )
 
 
 def _unknown_variables(kind: type[BaseSettings], foreign: Collection[str]) -> list[Problem]:

@@ -93,8 +93,7 @@ class Engine:
     @property
     def model_names(self) -> tuple[str, ...]:
         """The model's name and its aliases."""
-        model = self.config.models[0]
-        return (model.name or model.path.stem, *model.aliases)
+        return self.config.models[0].names
 
     def check_model(self, name: str) -> None:
         """Raise `UnknownModelError` unless a model of that name is served."""
@@ -157,16 +156,16 @@ class Engine:
         """Return the numbers of this moment."""
         return take_statistics(self._state, self._running.scheduler if self._running else None)
 
-    async def drain(self, timeout: float | None = None) -> None:
+    async def drain(self, patience: float | None = None) -> None:
         """Take no new requests, and wait until those that are there have ended.
 
-        What has not ended after `timeout` seconds (None: the configured drain timeout) ends with `EngineClosedError`.
+        What has not ended after `patience` seconds (None: the configured drain timeout) ends with `EngineClosedError`.
         """
         if self._running is None or self._state is EngineState.CLOSED:
             return
         self._state = EngineState.DRAINING
         scheduler = self._running.scheduler
-        with anyio.move_on_after(self.config.scheduler.drain_timeout if timeout is None else timeout):
+        with anyio.move_on_after(self.config.scheduler.drain_timeout if patience is None else patience):
             await _idle(scheduler)
         scheduler.end_all(EngineClosedError("the engine is shutting down"))
         await _idle(scheduler)

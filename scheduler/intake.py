@@ -47,9 +47,7 @@ class SubmitOptions(TypedDict, total=False):
 class Intake:
     """Checks and prepares requests for `model`, whose sequences hold `limit` tokens."""
 
-    def __init__(
-        self, model: Model, limit: int, levels: PriorityLevels, aging: Aging, clock: Clock
-    ) -> None:
+    def __init__(self, model: Model, limit: int, levels: PriorityLevels, aging: Aging, clock: Clock) -> None:
         self._model = model
         self._vocabulary = model.vocabulary
         self._limit = limit

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from llamalane.ids import PlanVersion, RequestId
 from llamalane.scheduler.pacing import StepTimeModel
+from llamalane.scheduler.priority import LEAST_URGENT
 from llamalane.scheduler.request import Request
 from llamalane.streams import Edit, Join, LaneFailed, Leave, PoolLane, StepPlan, StepReport
 
@@ -73,8 +74,15 @@ class LaneLedger:
         return StepPlan(self._epoch, self._version, tuple(self._unacknowledged), tokens)
 
     def _prefill_tokens(self, target: float) -> int:
-        decoding = sum(bool(request.generated) for request in self.running.values())
-        return self.model.prefill_tokens(decoding, target, self.lane.backend.max_step_tokens)
+        """Return how many prompt tokens a step may compute.
+
+        The target protects running outputs from prompts, but not from a prompt that is more urgent than they are.
+        """
+        prompts = [request.level for request in self.running.values() if not request.since_join]
+        outputs = [request.level for request in self.running.values() if request.since_join]
+        most_urgent = min(prompts, default=LEAST_URGENT)
+        protected = sum(level <= most_urgent for level in outputs)
+        return self.model.prefill_tokens(protected, target, self.lane.backend.max_step_tokens)
 
     def _prompts_pending(self) -> bool:
-        return any(not request.generated for request in self.running.values())
+        return any(not request.since_join for request in self.running.values())

@@ -49,10 +49,11 @@ class OutputText:
         shown = self._held + text
         self._held = ""
         if self._stop and shown:
-            found = [at for at in (shown.find(stop) for stop in self._stop) if at >= 0]
+            # The one that is complete first counts, and of two the longer one: however the text comes in pieces.
+            found = [(at + len(stop), at) for stop in self._stop if (at := shown.find(stop)) >= 0]
             if found:
                 self.stopped = True
-                shown = shown[: min(found)]
+                shown = shown[: min(found)[1]]
             else:
                 split = len(shown) - self._beginning(shown)
                 shown, self._held = shown[:split], shown[split:]

@@ -11,6 +11,7 @@ from llamalane.ids import Level
 MOST_URGENT = Level(1)
 LEAST_URGENT = Level(5)
 LEVELS = tuple(Level(level) for level in range(MOST_URGENT, LEAST_URGENT + 1))
+_IN_DIGITS = {str(level): level for level in LEVELS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,9 @@ class PriorityLevels:
         if value is None:
             return self.default
         if isinstance(value, str):
-            if value in self.names:
-                return Level(self.names[value])
-            if value.isascii() and value.isdigit():
-                return self.parse(int(value))
+            level = self.names.get(value, _IN_DIGITS.get(value))
+            if level is not None:
+                return Level(level)
         elif not isinstance(value, bool) and isinstance(value, int) and MOST_URGENT <= value <= LEAST_URGENT:
             return Level(value)
         raise InvalidPriorityError(value, self.names, MOST_URGENT, LEAST_URGENT)

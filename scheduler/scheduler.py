@@ -118,7 +118,7 @@ class Scheduler:
             raise self._lane_down()
         slot.fill(request)
         if request.deadline is not None:
-            heapq.heappush(self._deadlines, (request.deadline, request.order, request))
+            self._watch(request, request.deadline)
         self._tell(EventKind.ACCEPTED, request)
         self._wake()
 
@@ -148,6 +148,13 @@ class Scheduler:
         """Call `callback` once, as soon as the scheduler is idle."""
         self._waiting_for_idle.append(callback)
         self._wake()
+
+    def _watch(self, request: Request, deadline: float) -> None:
+        """Keep an eye on a deadline. Requests that have ended are forgotten when they outnumber the others."""
+        heapq.heappush(self._deadlines, (deadline, request.order, request))
+        if len(self._deadlines) > 2 * (len(self.queue) + self.pool.leased) + 16:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].delivery.outcome is None]
+            heapq.heapify(self._deadlines)
 
     # Receive
 
@@ -180,14 +187,16 @@ class Scheduler:
         request = ledger.running.get(output.request)
         if request is None:
             return
-        if request.state is RequestState.RUNNING:
+        running = request.state is RequestState.RUNNING
+        if running:
             if output.error is not None:
                 self.counters.failed += 1
                 self._conclude(request, output.error)
             else:
                 self._on_token(ledger, request, output)
         if output.ended:
-            self._release(ledger, request, exact=output.error is None)
+            # A row that should have left went on past what the books know.
+            self._release(ledger, request, exact=running and output.error is None)
 
     def _on_token(self, ledger: LaneLedger, request: Request, output: RowOutput) -> None:
         if request.first_token_at is None:
@@ -219,7 +228,7 @@ class Scheduler:
 
     def _restart(self, request: Request, error: LlamalaneError) -> None:
         request.restarts += 1
-        if request.restarts >= MAX_RESTARTS:
+        if request.restarts >= MAX_RESTARTS and not self.down:
             self.counters.failed += 1
             request.move(RequestState.DONE)
             failed = RequestFailedError(f"its lane failed {request.restarts} times under request {request.id}: {error}")

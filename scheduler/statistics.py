@@ -74,7 +74,6 @@ def take_statistics(state: EngineState, scheduler: Scheduler | None) -> EngineSt
     """Return the numbers of this moment; an engine that was not started has none but its state."""
     if scheduler is None:
         return EngineStatistics(state, 0, 0, {}, 0, {}, (), Counters())
-    counters = scheduler.counters
     return EngineStatistics(
         state=state,
         places=scheduler.pool.places,

@@ -68,6 +68,8 @@ def _ask(driver: Any) -> CudaProbe:
     if version < MINIMUM_DRIVER:
         return CudaProbe(CudaState.OLD_DRIVER, f"it supports CUDA {version // 1000}.{version % 1000 // 10}")
     error, count = driver.cuDeviceGetCount()
-    if error != success or count == 0:
+    if error != success:
+        return CudaProbe(CudaState.BROKEN, error.name)
+    if count == 0:
         return CudaProbe(CudaState.NO_DEVICE)
     return CudaProbe(CudaState.USABLE, devices=count)

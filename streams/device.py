@@ -39,14 +39,10 @@ def choose_device(choice: DeviceChoice, *, offload: bool, probe: CudaProbe) -> D
         if not probe.usable:
             raise DeviceUnavailableError("cuda", probe.reason)
         if not offload:
-            raise DeviceUnavailableError(
-                "cuda", "llama-cpp-python was built without CUDA: install a CUDA build of it"
-            )
+            raise DeviceUnavailableError("cuda", "llama-cpp-python was built without CUDA: install a CUDA build of it")
         return Device.GPU
     if offload:
         logger.info("device auto: GPU, since this build of llama.cpp can offload to one")
         return Device.GPU
-    logger.info(
-        "device auto: CPU, since this build of llama.cpp cannot offload to a GPU (CUDA: %s)", probe.reason
-    )
+    logger.info("device auto: CPU, since this build of llama.cpp cannot offload to a GPU (CUDA: %s)", probe.reason)
     return Device.CPU

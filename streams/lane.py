@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llamalane.errors import ContextError, LlamalaneError, RequestFailedError
-from llamalane.ids import StepNumber
+from llamalane.errors import ContextError, LlamalaneError
+from llamalane.ids import RequestId, SequenceId, StepNumber
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.sampler import Candidates, Sampler
 from llamalane.streams.llama.vocabulary import Vocabulary
@@ -47,7 +47,7 @@ class StepContext(Protocol):
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:  # noqa: D102
         ...
 
-    def remove(self, sequence: int, start: int = 0) -> bool:  # noqa: D102
+    def remove(self, sequence: SequenceId, start: int = 0) -> bool:  # noqa: D102
         ...
 
     def close(self) -> None:  # noqa: D102
@@ -208,7 +208,7 @@ class Lane:
         """Carry out plans and steps until the mailbox is closed."""
         while not self._mailbox.closed:
             plan = self._mailbox.take(wait=not self._rows)
-            left: tuple[str, ...] = ()
+            left: tuple[RequestId, ...] = ()
             if plan is not None and plan.epoch == self._epoch:
                 before = self._rows.version
                 left = self._rows.apply(plan, context)
@@ -219,7 +219,7 @@ class Lane:
             else:
                 self._step_end = None
 
-    def _compute(self, context: StepContext, left: tuple[str, ...]) -> StepReport:
+    def _compute(self, context: StepContext, left: tuple[RequestId, ...]) -> StepReport:
         work = self._rows.fill(self._batch)
         with self._gate.step():
             begin = time.monotonic()
@@ -236,7 +236,7 @@ class Lane:
         return self._report(work, left, outputs, StepTimes(begin, decoded - begin, self._step_end - decoded, idle))
 
     def _report(
-        self, work: Work, left: tuple[str, ...], outputs: tuple[RowOutput, ...], times: StepTimes
+        self, work: Work, left: tuple[RequestId, ...], outputs: tuple[RowOutput, ...], times: StepTimes
     ) -> StepReport:
         return StepReport(
             self.name,
@@ -304,9 +304,7 @@ class Lane:
             context.close()
 
     def _make_sampler(self, join: Join) -> Sampler:
-        return Sampler(
-            self._vocabulary, join.sampling, choice=join.choice, history=join.tokens, window=self._limit
-        )
+        return Sampler(self._vocabulary, join.sampling, choice=join.choice, history=join.tokens, window=self._limit)
 
     def _say(self, message: LaneMessage) -> None:
         assert self._receiver is not None

@@ -111,7 +111,7 @@ class StreamPool:
             raise
         self.places = sum(lane.region.places for lane in self.lanes)
         self._semaphore = anyio.Semaphore(self.places, max_value=self.places)
-        self._leases: set[Lease] = set()
+        self._leased = 0
 
     @property
     def free(self) -> int:
@@ -121,7 +121,7 @@ class StreamPool:
     @property
     def leased(self) -> int:
         """How many places are leased."""
-        return len(self._leases)
+        return self._leased
 
     @property
     def limit(self) -> int:
@@ -141,7 +141,7 @@ class StreamPool:
         raise PoolError(f"no lane is called {name!r}; there are {', '.join(lane.name for lane in self.lanes)}")
 
     def acquire_nowait(self, tokens: Sequence[int] = (), *, cells: int, scope: str = "") -> Lease:
-        """Lease a place with `cells` KV cells, where most of `tokens` are cached, else on the lane with most places free.
+        """Lease a place with `cells` KV cells: where most of `tokens` are cached, else on the lane with most places free.
 
         Only what was kept under the same `scope` counts as cached. Raises `PoolExhaustedError` when no place is free,
         `PoolClosedError` after closing.
@@ -154,9 +154,14 @@ class StreamPool:
         return self._lease(tokens, cells, scope)
 
     def suspend(self, lane: PoolLane) -> None:
-        """Withhold the places of a lane that has lost its context. Its leases must have been released."""
+        """Withhold the places of a lane that has lost its context.
+
+        Raises `PoolError` while one of them is leased.
+        """
         if not lane.serving:
             return
+        if lane.region.free < lane.region.places:
+            raise PoolError(f"lane {lane.name} cannot be suspended: it has places that are leased")
         for _ in range(lane.region.places):
             self._semaphore.acquire_nowait()
         lane.serving = False
@@ -194,13 +199,12 @@ class StreamPool:
         except BaseException:
             self._semaphore.release()
             raise
-        lease = Lease(self, lane, place)
-        self._leases.add(lease)
-        return lease
+        self._leased += 1
+        return Lease(self, lane, place)
 
     def _release(self, lease: Lease, kept: Sequence[int]) -> None:
-        self._leases.remove(lease)
         lease.lane.region.give_back(lease.sequence, kept)
+        self._leased -= 1
         self._semaphore.release()
 
     def _check_open(self) -> None:
@@ -234,8 +238,8 @@ class Lease:
         """
         if self._released:
             raise LeaseReleasedError(f"the lease of {self.lane.name}/{self.sequence} was released before")
-        self._released = True
         self._pool._release(self, kept)
+        self._released = True
 
     def __enter__(self) -> Self:
         return self

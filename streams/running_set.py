@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from llamalane.ids import PlanVersion, RequestId
+from llamalane.ids import PlanVersion, RequestId, SequenceId
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.sampler import Sampler
 from llamalane.streams.steps import Join, Leave, StepPlan
@@ -37,7 +37,7 @@ class Row:
 class Cells(Protocol):
     """What the running set asks of the lane's context."""
 
-    def remove(self, sequence: int, start: int = 0) -> bool:  # noqa: D102
+    def remove(self, sequence: SequenceId, start: int = 0) -> bool:  # noqa: D102
         ...
 
 

@@ -55,33 +55,25 @@ class SamplingParameters:
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
-            _within("max_tokens", self.max_tokens, 1, MAX_OUTPUT_TOKENS)
+            _whole("max_tokens", self.max_tokens, 1, MAX_OUTPUT_TOKENS)
         _within("temperature", self.temperature, 0, 100)
-        _within("top_k", self.top_k, 0, 2**31 - 1)
-        if not 0 < self.top_p <= 1:
-            raise InvalidRequestError(
-                f"top_p must be above 0 and at most 1; got {self.top_p!r}", param="top_p"
-            )
+        _whole("top_k", self.top_k, 0, 2**31 - 1)
+        _above_zero("top_p", self.top_p, 1)
         _within("min_p", self.min_p, 0, 1)
-        if not 0 < self.repeat_penalty <= 100:
-            raise InvalidRequestError(
-                f"repeat_penalty must be above 0 and at most 100; got {self.repeat_penalty!r}",
-                param="repeat_penalty",
-            )
-        _within("repeat_last_n", self.repeat_last_n, -1, 2**31 - 1)
+        _above_zero("repeat_penalty", self.repeat_penalty, 100)
+        _whole("repeat_last_n", self.repeat_last_n, -1, 2**31 - 1)
         _within("presence_penalty", self.presence_penalty, -2, 2)
         _within("frequency_penalty", self.frequency_penalty, -2, 2)
         if self.seed is not None:
-            _within("seed", self.seed, 0, MAX_SEED)
+            _whole("seed", self.seed, 0, MAX_SEED)
         self._check_stop()
-        for token, bias in self.logit_bias.items():
-            if bias != -math.inf and not -100 <= bias <= 100:
-                raise InvalidRequestError(
-                    f"logit_bias must be from -100 to 100, or -inf; got {bias!r} for token {token}",
-                    param="logit_bias",
-                )
+        self._check_logit_bias()
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidRequestError(f"ignore_eos must be true or false; got {self.ignore_eos!r}", param="ignore_eos")
 
     def _check_stop(self) -> None:
+        if not isinstance(self.stop, list | tuple) or not all(isinstance(text, str) for text in self.stop):
+            raise InvalidRequestError(f"stop must be a sequence of strings; got {self.stop!r}", param="stop")
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidRequestError(
                 f"at most {MAX_STOP_STRINGS} stop strings are allowed; got {len(self.stop)}", param="stop"
@@ -92,6 +84,20 @@ class SamplingParameters:
                     f"a stop string must have from 1 to {MAX_STOP_LENGTH} characters; got {len(text)}", param="stop"
                 )
 
+    def _check_logit_bias(self) -> None:
+        if not isinstance(self.logit_bias, Mapping):
+            raise InvalidRequestError(
+                f"logit_bias must map tokens to numbers; got {self.logit_bias!r}", param="logit_bias"
+            )
+        for token, bias in self.logit_bias.items():
+            if not _is_integer(token) or token < 0:
+                raise InvalidRequestError(f"logit_bias tokens must be integers; got {token!r}", param="logit_bias")
+            if not _is_number(bias) or (bias != -math.inf and not -100 <= bias <= 100):
+                raise InvalidRequestError(
+                    f"logit_bias must be from -100 to 100, or -inf; got {bias!r} for token {token}",
+                    param="logit_bias",
+                )
+
     @property
     def greedy(self) -> bool:
         """Whether the likeliest token is always taken."""
@@ -100,15 +106,29 @@ class SamplingParameters:
     @property
     def penalizes(self) -> bool:
         """Whether recent tokens change the logits."""
-        changes = (
-            self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
-        )
+        changes = self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         return changes and self.repeat_last_n != 0
 
 
-def _within(name: str, value: float, lowest: float, highest: float) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not lowest <= value <= highest:
-        raise InvalidRequestError(
-            f"{name} must be from {lowest:g} to {highest:g}; got {value!r}", param=name
-        )
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or _is_integer(value)
+
+
+def _within(name: str, value: float, lowest: int, highest: int) -> None:
+    if not _is_number(value) or not lowest <= value <= highest:
+        raise InvalidRequestError(f"{name} must be from {lowest} to {highest}; got {value!r}", param=name)
+
+
+def _whole(name: str, value: int, lowest: int, highest: int) -> None:
+    _within(name, value, lowest, highest)
+    if not _is_integer(value):
+        raise InvalidRequestError(f"{name} must be an integer; got {value!r}", param=name)
+
+
+def _above_zero(name: str, value: float, highest: int) -> None:
+    if not _is_number(value) or not 0 < value <= highest:
+        raise InvalidRequestError(f"{name} must be above 0 and at most {highest}; got {value!r}", param=name)

@@ -129,9 +129,7 @@ class QueueFullError(UnavailableError):
     """
 
     def __init__(self, retry_after: float, *, reason: str, limit: int) -> None:
-        super().__init__(
-            f"the queue is full ({limit} {reason} are waiting at most); try again in {retry_after:.1f} s"
-        )
+        super().__init__(f"the queue is full ({limit} {reason} are waiting at most); try again in {retry_after:.1f} s")
         self.retry_after = retry_after
         self.reason = reason
         self.limit = limit

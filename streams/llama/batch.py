@@ -59,7 +59,10 @@ class Batch:
         start, end = self.size, self.size + len(tokens)
         if not start < end <= self.capacity:
             raise ContextError(f"{len(tokens)} tokens do not fit a batch with {start} of {self.capacity} taken")
-        self._tokens[start:end] = tokens
+        try:
+            self._tokens[start:end] = tokens
+        except OverflowError as error:
+            raise ContextError(f"a token is outside every vocabulary: {error}") from None
         self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
         self._sequences[start:end] = sequence
         self._wanted[start:end] = 0

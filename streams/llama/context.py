@@ -58,10 +58,14 @@ class ContextOptions:
         # llama.cpp aborts the process when it has room for fewer output rows than sequences.
         if self.max_step_tokens < self.sequences:
             raise ContextError(
-                f"max_step_tokens must be at least the number of sequences, {self.sequences}; got {self.max_step_tokens}"
+                f"max_step_tokens must be at least {self.sequences}, the number of sequences; "
+                f"got {self.max_step_tokens}"
             )
         if self.micro_batch < 1 or self.threads < 1:
             raise ContextError("micro_batch and threads must be at least 1")
+        for name, known in (("key_type", CACHE_TYPES), ("value_type", CACHE_TYPES), ("flash_attention", FLASH_ATTENTION)):
+            if getattr(self, name) not in known:
+                raise ContextError(f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}")
 
 
 class Context:
@@ -73,6 +77,7 @@ class Context:
         self.options = options
         self._vocabulary_size = model.vocabulary.size
         self._rows: dict[int, Any] = {}
+        self._outputs = 0
         params = api.llama_context_default_params()
         params.n_ctx = options.cells
         params.n_batch = options.max_step_tokens
@@ -88,9 +93,7 @@ class Context:
         with lib.collect_errors() as errors:
             self._pointer: Any = api.llama_init_from_model(model.pointer, params)
         if not self._pointer:
-            raise ContextError(
-                "llama.cpp could not create a context: " + ("; ".join(errors) or "it gave no reason")
-            )
+            raise ContextError("llama.cpp could not create a context: " + ("; ".join(errors) or "it gave no reason"))
         self._memory = api.llama_get_memory(self._pointer)
         self.cells: int = api.llama_n_ctx(self._pointer)
         """KV cells that the context really has; llama.cpp may round up."""
@@ -105,10 +108,12 @@ class Context:
         tokens = batch.tokens
         if tokens.min() < 0 or tokens.max() >= self._vocabulary_size:
             raise ContextError(f"a token is outside the vocabulary of {self._vocabulary_size}")
+        self._outputs = 0
         code = self._api.llama_decode(self._pointer, batch.struct)
         if code != 0:
             raise DecodeError(code)
         self._api.llama_synchronize(self._pointer)
+        self._outputs = batch.outputs
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Return the logits that the last step gave for `batch`, shape (outputs, vocabulary size).
@@ -116,6 +121,8 @@ class Context:
         A view into llama.cpp's memory: valid until the next step.
         """
         self._check_open()
+        if batch.outputs != self._outputs:  # llama.cpp's memory holds no more rows than these
+            raise ContextError(f"the last step gave logits for {self._outputs} rows, not for {batch.outputs}")
         count = batch.outputs * self._vocabulary_size
         if count == 0:
             return np.empty((0, self._vocabulary_size), np.float32)
@@ -125,7 +132,8 @@ class Context:
         address = ctypes.cast(self._api.llama_get_logits(self._pointer), ctypes.c_void_p).value
         if address is None:
             raise ContextError("llama.cpp has no logits: the step before did not finish")
-        flat = np.frombuffer(kind.from_address(address), np.float32)
+        memory: Any = kind.from_address(address)
+        flat: npt.NDArray[np.float32] = np.frombuffer(memory, np.float32)
         return flat.reshape(batch.outputs, self._vocabulary_size)
 
     def remove(self, sequence: SequenceId, start: int = 0) -> bool:

@@ -97,10 +97,11 @@ class Sampler:
     def choose(self, logits: npt.NDArray[np.float32], index: int, candidates: Candidates) -> int:
         """Choose the token `index` of the output; raises `RequestFailedError` when no token can be chosen."""
         if self._bypass:
-            token = int(logits.argmax())
+            token = _likeliest(logits)
         else:
             left = candidates.reduce(self._chain, logits)
-            token = self._likeliest(left) if self._parameters.greedy else self._draw(left, index)
+            likeliest = _likeliest(left["logit"])
+            token = int(left["token"][likeliest]) if self._parameters.greedy else self._draw(left, index)
         if self._parameters.penalizes:
             self._api.llama_sampler_accept(self._chain, token)
         return token
@@ -111,16 +112,10 @@ class Sampler:
             self._api.llama_sampler_free(self._chain)
             self._chain = None
 
-    @staticmethod
-    def _likeliest(left: npt.NDArray[Any]) -> int:
-        return int(left["token"][left["logit"].argmax()])
-
     def _draw(self, left: npt.NDArray[Any], index: int) -> int:
         assert self._parameters.seed is not None
         order = left["token"].argsort()
         cumulative = cumulative_distribution(left["logit"][order])
-        if not np.isfinite(cumulative[-1]):
-            raise RequestFailedError("no token can be chosen: the model's numbers are not finite")
         place = int(cumulative.searchsorted(uniform(self._parameters.seed, self._choice, index), side="right"))
         return int(left["token"][order[min(place, len(order) - 1)]])
 
@@ -148,8 +143,16 @@ class Sampler:
         self._add(self._api.llama_sampler_init_temp(parameters.temperature))
 
 
+def _likeliest(logits: npt.NDArray[np.float32]) -> int:
+    place = int(logits.argmax())  # of the first NaN, if there is one
+    if not np.isfinite(logits[place]):
+        raise RequestFailedError("no token can be chosen: the model's numbers are not finite, or all are forbidden")
+    return place
+
+
 def cumulative_distribution(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """Return the running sum of the softmax of `logits`, which ends at 1."""
     weights = np.exp(logits.astype(np.float64) - logits.max())
-    cumulative = weights.cumsum()
-    return cumulative / cumulative[-1]
+    cumulative: npt.NDArray[np.float64] = weights.cumsum()
+    cumulative /= cumulative[-1]
+    return cumulative

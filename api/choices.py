@@ -1,0 +1,180 @@
+"""The choices of one HTTP request: submitted together, and cancelled on every way out."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+from llamalane.api.priority import tier_of
+from llamalane.api.schemas import BodyT, GenerationBody
+from llamalane.errors import InvalidRequestError, RequestError
+from llamalane.ids import Level, RequestId
+from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
+
+Submit = Callable[[SubmitOptions], Awaitable[RequestHandle]]
+"""Submits one prompt."""
+
+
+class Endpoint(ABC, Generic[BodyT]):
+    """What differs between the two endpoints: how prompts come in, and how choices go out."""
+
+    path: str
+    body_type: type[BodyT]
+    id_prefix: str
+    object_name: str
+    chunk_object_name: str
+
+    @abstractmethod
+    def prompts(self, engine: Engine, body: BodyT) -> Sequence[Submit]:
+        """Return what submits each prompt of `body`."""
+
+    @abstractmethod
+    def choice(self, index: int, result: Result) -> dict[str, Any]:
+        """Return a finished choice."""
+
+    @abstractmethod
+    def first_chunk(self, index: int) -> dict[str, Any] | None:
+        """Return the choice of the chunk before the first text, if there is one."""
+
+    @abstractmethod
+    def text_chunk(self, index: int) -> tuple[str, str]:
+        """Return what stands before and after the text, in the JSON of a chunk's choice."""
+
+    @abstractmethod
+    def last_chunk(self, index: int, finish: FinishReason) -> dict[str, Any]:
+        """Return the choice of the chunk that tells why the text ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One HTTP request whose choices have all been submitted.
+
+    `handles` has `per_prompt` choices for each prompt, one prompt after the other.
+    """
+
+    endpoint: Endpoint[Any]
+    id: str
+    created: int
+    model: str
+    level: Level
+    tier: str | None
+    include_usage: bool
+    per_prompt: int
+    handles: tuple[RequestHandle, ...]
+
+    def envelope(self, *, chunk: bool) -> dict[str, Any]:
+        """Return what every answer, or every chunk of a stream, begins with."""
+        endpoint = self.endpoint
+        fields = {
+            "id": self.id,
+            "object": endpoint.chunk_object_name if chunk else endpoint.object_name,
+            "created": self.created,
+            "model": self.model,
+            "priority": self.level,
+        }
+        return fields if self.tier is None else {**fields, "service_tier": self.tier}
+
+    async def collect(self, note: Callable[[Result], None]) -> dict[str, Any]:
+        """Wait for every choice and return the answer's body; `note` is told of each result."""
+        results = []
+        for handle in self.handles:
+            results.append(await handle.result())
+            note(results[-1])
+        choices = [self.endpoint.choice(index, result) for index, result in enumerate(results)]
+        return {
+            **self.envelope(chunk=False),
+            "choices": choices,
+            "usage": self.usage(results),
+            **self.summary(results),
+        }
+
+    def usage(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Return the token counts as OpenAI counts them: a prompt once, however many choices it has."""
+        prompts = [result.usage for result in results[:: self.per_prompt]]
+        prompt_tokens = sum(usage.prompt_tokens for usage in prompts)
+        completion_tokens = sum(result.usage.completion_tokens for result in results)
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in prompts)},
+        }
+
+    def summary(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Return our own fields: the seed, and the times of the first admission, first token and last end."""
+        timings = [result.timings for result in results]
+        return {
+            "seed": self.handles[0].seed,
+            "timings": {
+                "wait_ms": _milliseconds(min(times.wait for times in timings)),
+                "first_token_ms": _milliseconds(min(times.first_token for times in timings)),
+                "total_ms": _milliseconds(max(times.total for times in timings)),
+            },
+        }
+
+
+@contextlib.asynccontextmanager
+async def submit_all(engine: Engine, endpoint: Endpoint[BodyT], body: BodyT, level: Level) -> AsyncIterator[Order]:
+    """Submit all choices that `body` asks for, or none; leaving the block cancels those that have not ended.
+
+    Raises what `Engine.submit` raises, with `param` as the client called it.
+    """
+    with contextlib.ExitStack() as stack:
+        with _client_names(body):
+            if body.model is not None:
+                engine.check_model(body.model)
+            order_id = f"{endpoint.id_prefix}-{secrets.token_hex(12)}"
+            handles: list[RequestHandle] = []
+            for submit, options in _choices(engine, endpoint, body, level):
+                if handles:  # one seed for all: sent back, it gives the same choices again
+                    options["sampling"] = replace(options["sampling"], seed=handles[0].seed)
+                options["request_id"] = RequestId(f"{order_id}/{len(handles)}")
+                handle = await submit(options)
+                stack.callback(handle.cancel)
+                handles.append(handle)
+        yield Order(
+            endpoint=endpoint,
+            id=order_id,
+            created=int(time.time()),
+            model=engine.model_name,
+            level=level,
+            tier=None if body.service_tier is None else tier_of(engine.levels, level),
+            include_usage=body.include_usage,
+            per_prompt=body.choices,
+            handles=tuple(handles),
+        )
+
+
+def _choices(
+    engine: Engine, endpoint: Endpoint[BodyT], body: BodyT, level: Level
+) -> Iterator[tuple[Submit, SubmitOptions]]:
+    sampling = body.sampling()
+    prompts = endpoint.prompts(engine, body)
+    most = engine.config.scheduler.queue.max_requests
+    if len(prompts) * body.choices > most:
+        raise InvalidRequestError(
+            f"{len(prompts)} prompts × {body.choices} choices can never be queued: at most {most} can",
+            param="n" if body.choices > 1 else "prompt",
+        )
+    for submit in prompts:
+        for choice in range(body.choices):
+            options = SubmitOptions(sampling=sampling, priority=level, deadline=body.deadline, choice=choice)
+            yield submit, options
+
+
+@contextlib.contextmanager
+def _client_names(body: GenerationBody) -> Iterator[None]:
+    try:
+        yield
+    except RequestError as error:
+        error.param = body.client_name(error.param)
+        raise
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -1,0 +1,50 @@
+"""`/v1/completions`: prompts as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llamalane.api.choices import Endpoint, Submit
+from llamalane.api.schemas import CompletionBody, Prompt
+from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
+
+
+class Completions(Endpoint[CompletionBody]):
+    """Continues texts."""
+
+    path = "/v1/completions"
+    body_type = CompletionBody
+    id_prefix = "cmpl"
+    object_name = "text_completion"
+    chunk_object_name = "text_completion"
+
+    def prompts(self, engine: Engine, body: CompletionBody) -> Sequence[Submit]:
+        """Return what submits each prompt."""
+        return [_submitter(engine, prompt) for prompt in body.prompt]
+
+    def choice(self, index: int, result: Result) -> dict[str, Any]:
+        """Return a finished choice."""
+        return _choice(index, result.text, result.finish_reason)
+
+    def first_chunk(self, index: int) -> None:
+        """Return None: a text begins with itself."""
+
+    def text_chunk(self, index: int) -> tuple[str, str]:
+        """Return what stands before and after the text of a chunk."""
+        return f'{{"index":{index},"text":', ',"logprobs":null,"finish_reason":null}'
+
+    def last_chunk(self, index: int, finish: FinishReason) -> dict[str, Any]:
+        """Return the choice of the chunk that tells why the text ended."""
+        return _choice(index, "", finish)
+
+
+def _submitter(engine: Engine, prompt: Prompt) -> Submit:
+    async def submit(options: SubmitOptions) -> RequestHandle:
+        return await engine.submit(prompt, **options)
+
+    return submit
+
+
+def _choice(index: int, text: str, finish: FinishReason) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish.value}

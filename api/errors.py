@@ -1,0 +1,104 @@
+"""Errors as HTTP answers in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from llamalane.errors import (
+    ChatTemplateError,
+    DeadlineExceededError,
+    EngineClosedError,
+    InvalidPriorityError,
+    LaneDownError,
+    LlamalaneError,
+    ModelLoadError,
+    PromptTooLongError,
+    QueueFullError,
+    RequestError,
+    RequestFailedError,
+    UnavailableError,
+    UnknownModelError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a class of errors is told: the HTTP status, and OpenAI's `type` and `code`."""
+
+    status: int
+    type: str
+    code: str | None = None
+
+
+# An error has the kind of the nearest class above it.
+KINDS: Mapping[type[Exception], Kind] = {
+    RequestError: Kind(400, "invalid_request_error"),
+    InvalidPriorityError: Kind(400, "invalid_request_error", "invalid_priority"),
+    PromptTooLongError: Kind(400, "invalid_request_error", "context_length_exceeded"),
+    ChatTemplateError: Kind(400, "invalid_request_error", "chat_template_error"),
+    UnknownModelError: Kind(404, "invalid_request_error", "model_not_found"),
+    UnavailableError: Kind(503, "service_unavailable_error"),
+    QueueFullError: Kind(429, "rate_limit_error", "queue_full"),
+    DeadlineExceededError: Kind(504, "timeout_error", "deadline_exceeded"),
+    EngineClosedError: Kind(503, "service_unavailable_error", "engine_unavailable"),
+    LaneDownError: Kind(503, "service_unavailable_error", "lane_down"),
+    RequestFailedError: Kind(500, "server_error", "request_failed"),
+    ModelLoadError: Kind(503, "service_unavailable_error", "model_load_failed"),
+    LlamalaneError: Kind(500, "server_error"),
+    Exception: Kind(500, "server_error", "internal_error"),
+}
+
+# What the framework refuses by itself.
+HTTP_KINDS: Mapping[int, Kind] = {
+    401: Kind(401, "authentication_error", "invalid_api_key"),
+    404: Kind(404, "invalid_request_error", "unknown_url"),
+    405: Kind(405, "invalid_request_error", "method_not_allowed"),
+    413: Kind(413, "invalid_request_error", "request_too_large"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """An error, ready to be sent."""
+
+    status: int
+    body: dict[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def response(self) -> JSONResponse:
+        """Return the answer as an HTTP response."""
+        return JSONResponse(self.body, self.status, dict(self.headers))
+
+
+def answer_for(error: Exception) -> ErrorAnswer:
+    """Return how `error` is told to a client; what is not an error of ours is told without its words."""
+    if isinstance(error, HTTPException):
+        kind = HTTP_KINDS.get(error.status_code, Kind(error.status_code, "invalid_request_error"))
+        return _answer(kind, error.detail, headers=error.headers or {})
+    kind = next(KINDS[base] for base in type(error).__mro__ if base in KINDS)
+    message = str(error) if isinstance(error, LlamalaneError) else "the server failed; its log says more"
+    headers: dict[str, str] = {}
+    if isinstance(error, QueueFullError):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    return _answer(kind, message, param=getattr(error, "param", None), headers=headers)
+
+
+async def handle_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that ended with `error`."""
+    if isinstance(error, HTTPException) and error.status_code in (404, 405):
+        what = "no such endpoint" if error.status_code == 404 else "the endpoint does not have this method"
+        message = f"{what}: {request.method} {request.url.path}"
+        error = HTTPException(error.status_code, message, dict(error.headers or {}))
+    return answer_for(error).response()
+
+
+def _answer(kind: Kind, message: str, *, param: str | None = None, headers: Mapping[str, str] = {}) -> ErrorAnswer:
+    error = {"message": message, "type": kind.type, "param": param, "code": kind.code}
+    return ErrorAnswer(kind.status, {"error": error}, headers)

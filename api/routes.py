@@ -1,0 +1,107 @@
+"""The endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import JSONResponse
+
+from llamalane.api.answers import GenerationAnswer
+from llamalane.api.batch import ENDPOINTS
+from llamalane.api.choices import Endpoint
+from llamalane.api.priority import PRIORITY_HEADER
+from llamalane.api.schemas import parse_body
+from llamalane.api.service import Service
+from llamalane.errors import LaneDownError
+from llamalane.scheduler import Engine
+
+
+def make_router(service: Service) -> APIRouter:
+    """Return the routes of an app that serves `service`."""
+    router = APIRouter()
+    for path, endpoint in ENDPOINTS.items():
+        router.add_api_route(
+            path,
+            _generation(service, endpoint),
+            methods=["POST"],
+            name=type(endpoint).__name__,
+            description=endpoint.__doc__,
+            response_class=JSONResponse,
+            openapi_extra=_request_body(endpoint),
+        )
+    _add_model_routes(router, service)
+    _add_health_routes(router, service)
+    return router
+
+
+def _generation(service: Service, endpoint: Endpoint[Any]) -> Callable[[Request], Awaitable[Response]]:
+    async def generate(request: Request) -> Response:
+        engine = service.ready_engine()
+        return GenerationAnswer(
+            engine,
+            endpoint,
+            parse_body(endpoint.body_type, await request.body()),
+            priority_header=request.headers.get(PRIORITY_HEADER),
+            ping_interval=service.api.ping_interval,
+            observe=service.metrics.observe,
+        )
+
+    return generate
+
+
+def _request_body(endpoint: Endpoint[Any]) -> dict[str, Any]:
+    schema = endpoint.body_type.model_json_schema()
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _add_model_routes(router: APIRouter, service: Service) -> None:
+    @router.get("/v1/models")
+    async def list_models() -> JSONResponse:
+        """List the model that is served."""
+        engine = service.ready_engine()
+        return JSONResponse({"object": "list", "data": [_describe(engine, service.created)]})
+
+    @router.get("/v1/models/{model:path}")
+    async def show_model(model: str) -> JSONResponse:
+        """Describe the model, under its name or an alias."""
+        engine = service.ready_engine()
+        engine.check_model(model)
+        return JSONResponse(_describe(engine, service.created))
+
+
+def _describe(engine: Engine, created: int) -> dict[str, Any]:
+    info = engine.model_info
+    return {
+        "id": engine.model_name,
+        "object": "model",
+        "created": created,
+        "owned_by": "llamalane",
+        "aliases": list(engine.model_names[1:]),
+        "max_model_len": info.limit,
+        "meta": {
+            "n_vocab": info.vocabulary_size,
+            "n_ctx_train": info.train_context,
+            "n_params": info.parameters,
+            "size": info.bytes,
+        },
+    }
+
+
+def _add_health_routes(router: APIRouter, service: Service) -> None:
+    @router.get("/health")
+    @router.get("/v1/health")
+    async def health() -> JSONResponse:
+        """Tell whether requests can be served, and which lanes are out."""
+        lanes = service.ready_engine().stats().lanes
+        down = [lane.name for lane in lanes if lane.down]
+        if len(down) == len(lanes):
+            raise LaneDownError("every lane has failed too often in a row; restart the server")
+        return JSONResponse({"status": "ok", **({"lanes_down": down} if down else {})})
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        """Return metrics for Prometheus."""
+        service.any_engine()
+        return service.metrics.response(request.headers.get("accept", ""))

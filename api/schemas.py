@@ -1,0 +1,215 @@
+"""Request bodies: OpenAI's fields, llama.cpp's sampling fields, and our own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from llamalane.errors import InvalidRequestError
+from llamalane.scheduler import SamplingParameters
+
+MAX_CHOICES = 128
+
+# Fields that change the output in ways that are not supported, each with the values that change nothing; null
+# never does.
+_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "prediction": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "suffix": (),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "verbosity": (),
+    "web_search_options": (),
+}
+# Fields that change nothing about the output.
+_HARMLESS = frozenset(
+    {
+        *("metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention"),
+        *("safety_identifier", "store", "user"),
+    }
+)
+_SAMPLING = (
+    *("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty"),
+    *("frequency_penalty", "seed", "ignore_eos"),
+)
+
+Prompt = str | list[int]
+
+
+def _stops(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _prompts(value: Any) -> list[Prompt]:
+    """Return the prompts that `value` means; a list of integers is one prompt, in tokens."""
+    prompts = [value] if isinstance(value, str) or (isinstance(value, list) and _all(int, value)) else value
+    if isinstance(prompts, list) and (_all(str, prompts) or all(map(_is_tokens, prompts))):
+        if not all(prompts):
+            raise PydanticCustomError("empty", "a prompt needs at least one character, or one token")
+        return prompts
+    raise PydanticCustomError(
+        "prompt",
+        "it must be a string, a list of strings, a list of token ids, or a list of lists of token ids",
+    )
+
+
+def _is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and _all(int, value)
+
+
+def _all(kind: type, values: list[Any]) -> bool:
+    return set(map(type, values)) <= {kind}  # a bool is no int here; and quick, for millions of tokens
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells beside the text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationBody(BaseModel):
+    """What both endpoints take. A field that is null is unset; types are strict, so `"5"` is no number.
+
+    Beside OpenAI's fields there are those of llama.cpp's sampling, `priority`, and `deadline`, the seconds from
+    arrival after which the request is dropped. `model` may be left out: one model is served.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: Annotated[StreamOptions | None, WithJsonSchema(StreamOptions.model_json_schema())] = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: Annotated[list[str] | None, BeforeValidator(_stops)] = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    logit_bias: dict[str, float] | None = None
+    ignore_eos: bool | None = None
+    priority: Any = None
+    service_tier: str | None = None
+    deadline: Annotated[float, Field(gt=0)] | None = None
+
+    @property
+    def choices(self) -> int:
+        """How many choices are wanted for each prompt."""
+        return self.n or 1
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def check(self) -> None:
+        """Raise `InvalidRequestError` for what types do not tell: fields that are unknown, or not supported."""
+        check_extra_fields(self.model_extra or {})
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequestError("stream_options is only allowed when stream is true", param="stream_options")
+        if (
+            self.max_tokens is not None
+            and self.max_completion_tokens is not None
+            and self.max_tokens != self.max_completion_tokens
+        ):
+            raise InvalidRequestError(
+                "max_tokens and max_completion_tokens mean the same; set one of them", param="max_tokens"
+            )
+
+    def sampling(self) -> SamplingParameters:
+        """Return how tokens are to be chosen; raises `InvalidRequestError` for a value out of its range."""
+        given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+        return SamplingParameters(
+            max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
+            stop=tuple(self.stop or ()),
+            logit_bias=_token_biases(self.logit_bias or {}),
+            **given,
+        )
+
+    def client_name(self, param: str | None) -> str | None:
+        """Return what the client called the engine's parameter `param`."""
+        if param == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        return param
+
+
+class CompletionBody(GenerationBody):
+    """The body of `/v1/completions`."""
+
+    prompt: Annotated[
+        list[Prompt],
+        PlainValidator(_prompts),
+        WithJsonSchema({"description": "a text, a list of texts, token ids, or a list of lists of them"}),
+    ]
+
+
+BodyT = TypeVar("BodyT", bound=GenerationBody)
+
+
+def parse_body(kind: type[BodyT], data: bytes) -> BodyT:
+    """Return the body that `data` (JSON) holds; raises `InvalidRequestError`, with the field at fault."""
+    try:
+        body = kind.model_validate_json(data)
+    except ValidationError as error:
+        raise _explain(error.errors(include_url=False, include_input=False)[0]) from None
+    body.check()
+    return body
+
+
+def check_extra_fields(fields: Mapping[str, Any], where: str = "") -> None:
+    """Raise `InvalidRequestError` for the first of `fields` that is unknown, or asks for what is not supported."""
+    for name, value in fields.items():
+        param = f"{where}{name}"[:200]
+        if name in _HARMLESS:
+            continue
+        if name not in _UNSUPPORTED:
+            raise InvalidRequestError(f"unrecognized field {param!r}", param=param)
+        same = (type(value) is type(harmless) and value == harmless for harmless in _UNSUPPORTED[name])
+        if value is not None and not any(same):
+            raise InvalidRequestError(f"{param} is not supported{_but(_UNSUPPORTED[name])}", param=param)
+
+
+def _but(harmless: tuple[object, ...]) -> str:
+    return f", except as {' or '.join(map(json.dumps, harmless))}" if harmless else ""
+
+
+def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
+    for token in biases:
+        if not (token.isascii() and token.isdigit() and len(token) < 10):
+            raise InvalidRequestError(f"logit_bias keys must be token ids; got {token[:100]!r}", param="logit_bias")
+    return {int(token): bias for token, bias in biases.items()}
+
+
+def _explain(error: ErrorDetails) -> InvalidRequestError:
+    if error["type"] == "json_invalid":
+        reason = error.get("ctx", {}).get("error", error["msg"])
+        return InvalidRequestError(f"the body is not valid JSON: {reason}")
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])[1:]
+    if not param:
+        return InvalidRequestError("the body must be a JSON object")
+    if error["type"] == "missing":
+        return InvalidRequestError(f"{param} is missing", param=param)
+    message = error["msg"]
+    return InvalidRequestError(f"{param} is not valid: {message[:1].lower()}{message[1:]}", param=param)

@@ -1,0 +1,117 @@
+"""Server-sent events in OpenAI's chunk format, encoded with as little work per token as possible."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+from starlette.requests import ClientDisconnect
+from starlette.types import Send
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+
+HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would collect the events before passing them on
+)
+
+
+def encode_event(data: Mapping[str, Any]) -> bytes:
+    """Return `data` as one event."""
+    return b"data: " + _json(data) + b"\n\n"
+
+
+class TextFrame:
+    """Everything of a chunk but its text, encoded once."""
+
+    __slots__ = ("_head", "_tail")
+
+    def __init__(self, head: bytes, tail: bytes) -> None:
+        self._head = head
+        self._tail = tail
+
+    def encode(self, text: str) -> bytes:
+        """Return the chunk that brings `text`."""
+        return self._head + json.dumps(text).encode() + self._tail
+
+
+class ChunkEncoder:
+    """Encodes the chunks of one stream; `envelope` is what they have in common.
+
+    With `usage`, every chunk says `"usage": null`, as OpenAI's do when the last one brings the usage.
+    """
+
+    def __init__(self, envelope: Mapping[str, Any], *, usage: bool) -> None:
+        self._envelope = {**envelope, "usage": None} if usage else dict(envelope)
+        self._head = b"data: " + _json(self._envelope)[:-1] + b',"choices":['
+        self._tail = b"]}\n\n"
+
+    def text_frame(self, before: str, after: str) -> TextFrame:
+        """Return the frame of the chunks whose choice is `before` + a text in JSON + `after`."""
+        return TextFrame(self._head + before.encode(), after.encode() + self._tail)
+
+    def chunk(self, *choices: Mapping[str, Any], **more: Any) -> bytes:
+        """Return one chunk with `choices`, and with `more` beside them."""
+        return encode_event({**self._envelope, "choices": choices, **more})
+
+
+class EventWriter:
+    """Writes the events of one response; several tasks may write, one event follows the other.
+
+    Raises `ClientDisconnect` when the server says that nobody listens any more.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._busy = False
+        self._free: anyio.Event | None = None
+        self._last_write = time.monotonic()
+
+    async def start(self, headers: Mapping[str, str]) -> None:
+        """Send the response's head."""
+        more = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await self._say({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *more]})
+
+    async def write(self, events: bytes) -> None:
+        """Send whole events."""
+        while self._busy:  # seldom: a lock would cost more than all the rest of a write
+            if self._free is None:
+                self._free = anyio.Event()
+            await self._free.wait()
+        self._busy = True
+        try:
+            await self._say({"type": "http.response.body", "body": events, "more_body": True})
+        finally:
+            self._busy = False
+            if self._free is not None:
+                self._free.set()
+                self._free = None
+        self._last_write = time.monotonic()
+
+    async def close(self) -> None:
+        """End the response."""
+        await self._say({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def ping_when_silent(self, interval: float) -> None:
+        """Send a comment whenever nothing was written for `interval` seconds, so that no proxy gives up."""
+        while True:
+            silence = time.monotonic() - self._last_write
+            if silence >= interval:
+                await self.write(PING)
+            else:
+                await anyio.sleep(interval - silence)
+
+    async def _say(self, message: dict[str, Any]) -> None:
+        try:
+            await self._send(message)
+        except OSError as error:
+            raise ClientDisconnect from error
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,114 @@
+"""The commands `peers` and `urgent`: their options. What a measurement needs is imported when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from llamalane.errors import LlamalaneError
+
+app = typer.Typer(
+    name="bench",
+    help="Measure llamalane on this machine. Nothing else should run meanwhile.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Model = Annotated[Path | None, typer.Argument(metavar="MODEL.gguf", help="The model.", show_default="SmolLM2")]
+Places = Annotated[int, typer.Option(help="How many sequences run at once.", metavar="N", min=1)]
+Threads = Annotated[int | None, typer.Option(help="llama.cpp's threads.", metavar="N", min=1, show_default="all cores")]
+KVCells = Annotated[int, typer.Option("--kv-cells", help="KV cells for all sequences together.", metavar="N", min=256)]
+Words = Annotated[int, typer.Option(help="Mean number of words in a prompt.", metavar="N", min=1)]
+Tokens = Annotated[int, typer.Option(help="Mean number of tokens in an answer.", metavar="N", min=1)]
+Seed = Annotated[int | None, typer.Option(help="Chooses the prompts.", metavar="N", min=0, show_default="a new one")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Also write all that was measured to FILE.")
+]
+BusyOk = Annotated[bool, typer.Option("--busy-ok", help="Measure although other processes use the CPU.")]
+
+
+@app.command()
+def peers(
+    model: Model = None,
+    clients: Annotated[
+        list[int] | None,
+        typer.Option(help="Clients in a closed loop; may be repeated.", metavar="N", min=1, show_default="8 and 32"),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="How often each load is measured.", metavar="N", min=1)] = 5,
+    seconds: Annotated[float, typer.Option(help="How long each time.", min=1)] = 30.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds under load that go before.", min=0)] = 10.0,
+    places: Places = 8,
+    threads: Threads = None,
+    kv_cells: KVCells = 4096,
+    words: Words = 40,
+    tokens: Tokens = 48,
+    chat: Annotated[bool, typer.Option("--chat", help="Ask for chat completions.")] = False,
+    seed: Seed = None,
+    json: JsonFile = None,
+    busy_ok: BusyOk = False,
+) -> None:
+    """Compare the throughput of llamalane and of llama-server (the wheel xllamacpp), run in turn."""
+    with _needed_packages():
+        from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
+    failed = runs.compare_peers(
+        setup=runs.setup(model, places, threads, kv_cells),
+        workload=runs.workload(words, tokens),
+        chat=chat,
+        clients=tuple(clients or (8, 32)),
+        rounds=rounds,
+        seconds=seconds,
+        warm_up=warm_up,
+        seed=seed,
+        json_file=json,
+        busy_ok=busy_ok,
+    )
+    if failed:
+        raise LlamalaneError(f"{failed} requests failed")
+
+
+@app.command()
+def urgent(
+    model: Model = None,
+    server: Annotated[Literal["llamalane", "xllamacpp"], typer.Option(help="What is measured.")] = "llamalane",
+    clients: Annotated[int, typer.Option(help="Clients at level 5, in a closed loop.", metavar="N", min=1)] = 24,
+    tries: Annotated[int, typer.Option(help="Urgent requests, idle and under load.", metavar="N", min=1)] = 15,
+    urgent_words: Annotated[int, typer.Option(help="Words in an urgent prompt.", metavar="N", min=1)] = 12,
+    urgent_tokens: Annotated[int, typer.Option(help="Tokens in its answer.", metavar="N", min=1)] = 16,
+    reserve: Annotated[int, typer.Option(help="Places kept for urgent requests.", metavar="N", min=0)] = 1,
+    places: Places = 8,
+    threads: Threads = None,
+    kv_cells: KVCells = 4096,
+    words: Words = 40,
+    tokens: Tokens = 48,
+    seed: Seed = None,
+    json: JsonFile = None,
+    busy_ok: BusyOk = False,
+) -> None:
+    """Measure an urgent request's time to its first token, idle and under load at level 5."""
+    with _needed_packages():
+        from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
+    runs.measure_urgent_requests(
+        server=server,
+        setup=runs.setup(model, places, threads, kv_cells),
+        background=runs.workload(words, tokens),
+        urgent=runs.exact_workload(urgent_words, urgent_tokens),
+        clients=clients,
+        tries=tries,
+        reserve=reserve,
+        seed=seed,
+        json_file=json,
+        busy_ok=busy_ok,
+    )
+
+
+@contextmanager
+def _needed_packages() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise LlamalaneError(f"a benchmark needs {error.name}: pip install h11 httpx psutil xllamacpp") from error

@@ -1,0 +1,7 @@
+"""`python -m llamalane` is the command line."""
+
+import sys
+
+from llamalane.cli import main
+
+sys.exit(main())

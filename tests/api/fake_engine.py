@@ -1,0 +1,190 @@
+"""An engine without a model: it says what a test has written for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack, cast
+
+import anyio
+
+from llamalane.errors import LlamalaneError, RequestCancelledError, UnknownModelError
+from llamalane.ids import Level, RequestId
+from llamalane.scheduler import (
+    Counters,
+    Engine,
+    EngineConfig,
+    EngineState,
+    EngineStatistics,
+    FinishReason,
+    LaneStatistics,
+    ModelConfig,
+    ModelInfo,
+    PriorityLevels,
+    Result,
+    SamplingParameters,
+    SubmitOptions,
+    Timings,
+    Usage,
+)
+
+CONFIG = EngineConfig(models=[ModelConfig(path=Path("scripted.gguf"), name="scripted", aliases=["other"])])
+
+
+@dataclass(frozen=True)
+class Play:
+    """What happens to one request.
+
+    `refusal` is raised by its submission. Each of `texts` comes as it is; then the request ends with `error`, or with
+    `finish`. It waits for `release`, if there is one, after `before_release` texts.
+    """
+
+    texts: Sequence[str] = ("Hello", ", world")
+    finish: FinishReason = FinishReason.STOP
+    refusal: LlamalaneError | None = None
+    error: LlamalaneError | None = None
+    release: anyio.Event | None = None
+    before_release: int = 0
+    cached_tokens: int = 0
+
+
+class ScriptedHandle:
+    """A request that follows its play; `cancelled` counts how often it was cancelled before it had ended."""
+
+    def __init__(self, play: Play, prompt: object, options: SubmitOptions) -> None:
+        self.prompt = prompt
+        self.options = options
+        self.play = play
+        self.id = options.get("request_id") or RequestId("none")
+        self.seed = options["sampling"].seed if options["sampling"].seed is not None else 7
+        self.cancelled = 0
+        self.ended = False
+        self._cancel = anyio.Event()
+
+    def cancel(self) -> None:
+        if not self.ended:
+            self.cancelled += 1
+            self._cancel.set()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        for count, text in enumerate(self.play.texts):
+            if count == self.play.before_release:
+                await self._held()
+            yield text
+        if self.play.before_release >= len(self.play.texts):
+            await self._held()
+        self._end()
+
+    async def result(self) -> Result:
+        await self._held()
+        self._end()
+        return Result(
+            id=self.id,
+            text="".join(self.play.texts),
+            tokens=tuple(range(len(self.play.texts))),
+            finish_reason=self.play.finish,
+            usage=Usage(3, len(self.play.texts), self.play.cached_tokens),
+            timings=Timings(wait=0.25, first_token=0.5, total=1.5, lane="main", restarts=0),
+            seed=self.seed,
+            level=cast(Level, self.options.get("priority")),
+        )
+
+    async def _held(self) -> None:
+        if self.play.release is not None:
+            await self.play.release.wait()
+
+    def _end(self) -> None:
+        if self._cancel.is_set():
+            raise RequestCancelledError(f"{self.id} was cancelled")
+        self.ended = True
+        if self.play.error is not None:
+            raise self.play.error
+
+
+@dataclass
+class ScriptedEngine:
+    """Follows `plays`, one for each submission, and the default one when there are no more."""
+
+    plays: list[Play] = field(default_factory=list)
+    state: EngineState = EngineState.READY
+    lanes_down: Sequence[bool] = (False,)
+    config: EngineConfig = CONFIG
+    handles: list[ScriptedHandle] = field(default_factory=list)
+
+    model_name = "scripted"
+    model_names = ("scripted", "other")
+    levels = PriorityLevels(CONFIG.scheduler.levels, Level(3))
+    model_info = ModelInfo(vocabulary_size=99, train_context=512, parameters=1000, bytes=4000, limit=128)
+
+    def __post_init__(self) -> None:
+        self.submitted = anyio.Event()
+
+    def check_model(self, name: str) -> None:
+        if name not in self.model_names:
+            raise UnknownModelError(name, self.model_names)
+
+    async def submit(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> ScriptedHandle:
+        return self._submit(prompt, options)
+
+    async def submit_chat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[SubmitOptions]
+    ) -> ScriptedHandle:
+        return self._submit(messages, options)
+
+    def stats(self) -> EngineStatistics:
+        return EngineStatistics(
+            state=self.state,
+            places=8,
+            free_places=5,
+            waiting={Level(5): 4},
+            waiting_tokens=40,
+            running={Level(1): 3},
+            lanes=tuple(_lane(index, down) for index, down in enumerate(self.lanes_down)),
+            counters=Counters(admitted=6, finished=2, cancelled=1, prompt_tokens=30, completion_tokens=20),
+        )
+
+    async def drain(self) -> None:
+        self.state = EngineState.DRAINING
+
+    def _submit(self, prompt: object, options: SubmitOptions) -> ScriptedHandle:
+        play = self.plays.pop(0) if self.plays else Play()
+        if play.refusal is not None:
+            raise play.refusal
+        handle = ScriptedHandle(play, prompt, options)
+        self.handles.append(handle)
+        self.submitted.set()
+        return handle
+
+
+def as_engine(engine: ScriptedEngine) -> Engine:
+    """Return `engine` as what it stands for."""
+    return cast(Engine, engine)
+
+
+def sampling_of(handle: ScriptedHandle) -> SamplingParameters:
+    return handle.options["sampling"]
+
+
+def prompts_of(handles: Iterable[ScriptedHandle]) -> list[object]:
+    return [handle.prompt for handle in handles]
+
+
+def _lane(index: int, down: bool) -> LaneStatistics:
+    return LaneStatistics(
+        name=f"lane{index}",
+        kind="CpuStream",
+        priority_enforced=False,
+        serving=not down,
+        down=down,
+        places=8,
+        running=3,
+        steps=11,
+        failures=0,
+        decode_seconds=1.5,
+        sample_seconds=0.5,
+        idle_seconds=0.25,
+        cells=1024,
+        reserved_cells=300,
+        kept_cells=200,
+    )

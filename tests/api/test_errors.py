@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from llamalane.api import create_app
+from llamalane.errors import (
+    ChatTemplateError,
+    ContextError,
+    DeadlineExceededError,
+    EngineClosedError,
+    InvalidRequestError,
+    LaneDownError,
+    LlamalaneError,
+    PromptTooLongError,
+    QueueFullError,
+    RequestFailedError,
+)
+from tests.api.asgi import client_of
+from tests.api.fake_engine import Play, ScriptedEngine, as_engine
+
+pytestmark = pytest.mark.anyio
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+AT_SUBMISSION = [
+    (QueueFullError(2.1, reason="tokens", limit=9), 429, "rate_limit_error", "queue_full"),
+    (PromptTooLongError(900, 128), 400, "invalid_request_error", "context_length_exceeded"),
+    (InvalidRequestError("no", param="prompt"), 400, "invalid_request_error", None),
+    (ChatTemplateError("no"), 400, "invalid_request_error", "chat_template_error"),
+    (EngineClosedError("no"), 503, "service_unavailable_error", "engine_unavailable"),
+    (LaneDownError("no"), 503, "service_unavailable_error", "lane_down"),
+]
+LATER = [
+    (DeadlineExceededError(2), 504, "timeout_error", "deadline_exceeded"),
+    (RequestFailedError("no"), 500, "server_error", "request_failed"),
+    (LaneDownError("no"), 503, "service_unavailable_error", "lane_down"),
+    (EngineClosedError("no"), 503, "service_unavailable_error", "engine_unavailable"),
+    (ContextError("no"), 500, "server_error", None),
+]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("error", "status", "kind", "code"), AT_SUBMISSION)
+async def test_an_error_of_submission_comes_before_any_header(
+    error: LlamalaneError, status: int, kind: str, code: str | None, streamed: bool
+) -> None:
+    async with client_of(create_app(as_engine(ScriptedEngine([Play(refusal=error)])))) as client:
+        answer = await client.post(COMPLETIONS, json={"prompt": "x", "stream": streamed})
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/json"
+    param = getattr(error, "param", None)
+    assert answer.json() == {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
+
+
+@pytest.mark.parametrize(("error", "status", "kind", "code"), LATER)
+async def test_an_error_after_waiting_is_an_answer(
+    error: LlamalaneError, status: int, kind: str, code: str | None
+) -> None:
+    async with client_of(create_app(as_engine(ScriptedEngine([Play(error=error)])))) as client:
+        answer = await client.post(COMPLETIONS, json={"prompt": "x"})
+    assert answer.status_code == status
+    assert answer.json()["error"] == {"message": str(error), "type": kind, "param": None, "code": code}
+
+
+@pytest.mark.parametrize(("error", "status", "kind", "code"), LATER)
+async def test_an_error_in_a_stream_is_its_last_event(
+    error: LlamalaneError, status: int, kind: str, code: str | None
+) -> None:
+    engine = ScriptedEngine([Play(["one"], error=error), Play(["two"])])
+    async with client_of(create_app(as_engine(engine))) as client:
+        answer = await client.post(COMPLETIONS, json={"prompt": "x", "stream": True, "n": 2})
+    assert answer.status_code == 200
+    events = answer.text.strip().split("\n\n")
+    assert json.loads(events[-1].removeprefix("data: ")) == {
+        "error": {"message": str(error), "type": kind, "param": None, "code": code}
+    }
+    assert "[DONE]" not in answer.text
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.3, "1"), (1.0, "1"), (1.01, "2"), (29.5, "30")])
+async def test_retry_after_is_in_whole_seconds_rounded_up(seconds: float, header: str) -> None:
+    refusal = QueueFullError(seconds, reason="requests", limit=9)
+    async with client_of(create_app(as_engine(ScriptedEngine([Play(refusal=refusal)])))) as client:
+        answer = await client.post(COMPLETIONS, json={"prompt": "x"})
+    assert answer.headers["retry-after"] == header
+
+
+async def test_the_param_is_called_as_the_client_called_it() -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    too_long = Play(refusal=PromptTooLongError(900, 128))
+    too_many = Play(refusal=InvalidRequestError("no", param="max_tokens"))
+    async with client_of(create_app(as_engine(ScriptedEngine([too_long, too_many])))) as client:
+        answer = await client.post(CHAT, json={"messages": messages})
+        assert answer.json()["error"]["param"] == "messages"
+        answer = await client.post(CHAT, json={"messages": messages, "max_completion_tokens": 500})
+        assert answer.json()["error"]["param"] == "max_completion_tokens"
+
+
+async def test_what_the_framework_refuses_has_the_same_shape() -> None:
+    async with client_of(create_app(as_engine(ScriptedEngine()))) as client:
+        nowhere = await client.get("/v2/nothing")
+        assert nowhere.status_code == 404
+        assert nowhere.json()["error"] == {
+            "message": "no such endpoint: GET /v2/nothing",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "unknown_url",
+        }
+        wrong_method = await client.get(COMPLETIONS)
+        assert wrong_method.status_code == 405
+        assert wrong_method.headers["allow"] == "POST"
+        assert wrong_method.json()["error"]["code"] == "method_not_allowed"
+
+
+async def test_bad_bodies_are_refused_and_any_content_type_is_taken() -> None:
+    async with client_of(create_app(as_engine(ScriptedEngine()))) as client:
+        for body, param in (
+            (b"{", None),
+            (b'{"prompt": "\xff\xfe"}', None),
+            (b'{"prompt": "x", "max_tokens": "5"}', "max_tokens"),
+            (b'{"prompt": "x", "priority": "sometime"}', "priority"),
+            (b'{"prompt": "x", "service_tier": "gold"}', "service_tier"),
+        ):
+            answer = await client.post(COMPLETIONS, content=body)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+            assert answer.json()["error"]["param"] == param
+        unknown = await client.post(COMPLETIONS, json={"prompt": "x", "model": "gpt-9"})
+        assert unknown.status_code == 404
+        assert unknown.json()["error"]["code"] == "model_not_found"
+        taken = await client.post(COMPLETIONS, content=b'{"prompt": "x"}', headers={"content-type": "text/plain"})
+        assert taken.status_code == 200
+
+
+async def test_a_failure_of_our_own_is_logged_and_told_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
+    engine = ScriptedEngine()
+    engine.plays = None  # type: ignore[assignment]
+    engine.model_info = None  # type: ignore[assignment]
+    async with client_of(create_app(as_engine(engine))) as client:
+        with caplog.at_level(logging.ERROR, "llamalane.api"):
+            answer = await client.get("/v1/models", headers={"X-Request-Id": "mine"})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal_error"
+    assert "NoneType" not in answer.text
+    assert answer.headers["x-request-id"] == "mine"
+    assert "request mine failed" in caplog.text

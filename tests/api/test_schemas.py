@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from llamalane.api.chat import ChatBody
+from llamalane.api.schemas import CompletionBody, parse_body
+from llamalane.errors import InvalidRequestError
+
+
+def completion(**fields: Any) -> CompletionBody:
+    return parse_body(CompletionBody, json.dumps({"prompt": "x", **fields}).encode())
+
+
+def chat(**fields: Any) -> ChatBody:
+    messages = [{"role": "user", "content": "hi"}]
+    return parse_body(ChatBody, json.dumps({"messages": messages, **fields}).encode())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("hello", ["hello"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+    ],
+)
+def test_the_four_kinds_of_prompt(prompt: object, prompts: object) -> None:
+    assert completion(prompt=prompt).prompt == prompts
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, 5, True, {}, "", [], [""], ["a", ""], [[]], [[1], []], [1, "a"], [1.5], [True], [["a"]]]
+)
+def test_other_prompts_are_refused(prompt: object) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        completion(prompt=prompt)
+    assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", "5"),
+        ("max_tokens", 5.5),
+        ("max_tokens", True),
+        ("max_tokens", [5]),
+        ("temperature", "1"),
+        ("temperature", False),
+        ("stream", "true"),
+        ("stream", 1),
+        ("n", 0),
+        ("n", 129),
+        ("n", "1"),
+        ("seed", "1"),
+        ("seed", 1.5),
+        ("stop", 5),
+        ("stop", ["a", 5]),
+        ("logit_bias", []),
+        ("logit_bias", {"5": "x"}),
+        ("deadline", 0),
+        ("deadline", "1"),
+        ("ignore_eos", "yes"),
+        ("model", 5),
+        ("service_tier", 1),
+        ("stream_options", []),
+        ("stream_options", {"include_usages": True}),
+    ],
+)
+def test_wrong_types_are_refused_with_their_field(field: str, value: object) -> None:
+    with pytest.raises(InvalidRequestError, match="is not valid") as caught:
+        completion(**{field: value})
+    assert str(caught.value.param).startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"repeat_penalty": 0}, "repeat_penalty"),
+        ({"seed": -1}, "seed"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["x"] * 100}, "stop"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+    ],
+)
+def test_values_out_of_range_are_refused_with_their_field(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        completion(**fields).sampling()
+    assert caught.value.param == param
+
+
+def test_every_sampling_field_arrives() -> None:
+    fields = {
+        "max_tokens": 9,
+        "temperature": 1,
+        "top_k": 3,
+        "top_p": 0.5,
+        "min_p": 0.25,
+        "repeat_penalty": 1.5,
+        "repeat_last_n": 12,
+        "presence_penalty": 0.75,
+        "frequency_penalty": -0.75,
+        "seed": 11,
+        "ignore_eos": True,
+    }
+    sampling = completion(**fields, stop="END", logit_bias={"5": -100, "7": 2.5}).sampling()
+    assert {name: getattr(sampling, name) for name in fields} == fields
+    assert sampling.stop == ("END",)
+    assert sampling.logit_bias == {5: -100, 7: 2.5}
+
+
+def test_null_is_unset() -> None:
+    unset = dict.fromkeys(("max_tokens", "temperature", "stop", "seed", "n", "stream", "stream_options", "logit_bias"))
+    assert completion(**unset).sampling() == completion().sampling()
+    assert completion(**unset).choices == 1
+
+
+def test_max_completion_tokens_is_max_tokens() -> None:
+    assert chat(max_completion_tokens=7).sampling().max_tokens == 7
+    assert chat(max_completion_tokens=7, max_tokens=7).sampling().max_tokens == 7
+    with pytest.raises(InvalidRequestError, match="set one of them"):
+        chat(max_completion_tokens=7, max_tokens=8)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "auto"),
+        ("functions", [{}]),
+        ("function_call", "auto"),
+        ("response_format", {"type": "json_object"}),
+        ("logprobs", True),
+        ("logprobs", 0),
+        ("top_logprobs", 2),
+        ("best_of", 2),
+        ("echo", True),
+        ("suffix", "end"),
+        ("audio", {}),
+        ("modalities", ["text", "audio"]),
+        ("prediction", {}),
+        ("reasoning_effort", "high"),
+        ("web_search_options", {}),
+        ("temprature", 1),
+    ],
+)
+def test_fields_that_would_change_the_output_are_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(InvalidRequestError, match=field) as caught:
+        chat(**{field: value})
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", []),
+        ("tools", None),
+        ("tool_choice", "none"),
+        ("response_format", {"type": "text"}),
+        ("logprobs", False),
+        ("logprobs", None),
+        ("top_logprobs", 0),
+        ("best_of", 1),
+        ("echo", False),
+        ("modalities", ["text"]),
+        ("user", "me"),
+        ("store", True),
+        ("metadata", {"a": "b"}),
+        ("parallel_tool_calls", True),
+        ("service_tier", "auto"),
+    ],
+)
+def test_harmless_fields_are_taken(field: str, value: object) -> None:
+    assert chat(**{field: value}).messages[0].content == "hi"
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        ("hi", "messages"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"content": "hi"}], "messages[0].role"),
+        ([{"role": "tool", "content": "hi"}], "messages[0].role"),
+        ([{"role": "user", "content": None}], "messages[0].content"),
+        ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "user", "content": ["hi"]}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content"),
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [{}]}],
+         "messages[1].tool_calls"),
+        ([{"role": "user", "content": "a", "colour": "red"}], "messages[0].colour"),
+    ],
+)  # fmt: skip
+def test_bad_messages_are_refused_with_their_place(messages: object, param: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        chat(messages=messages)
+    assert caught.value.param == param
+
+
+def test_messages_reach_the_template_as_it_knows_them() -> None:
+    body = chat(
+        messages=[
+            {"role": "developer", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "Ann"},
+            {"role": "assistant", "content": "c", "refusal": None, "tool_calls": None, "annotations": []},
+        ]
+    )
+    assert [message.for_template() for message in body.messages] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "a\nb", "name": "Ann"},
+        {"role": "assistant", "content": "c"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b'{"prompt": "\xff"}', "not valid JSON: invalid unicode"),
+        (b'{"prompt": "\\ud800"}', "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON: recursion limit"),
+        (b"[1]", "must be a JSON object"),
+        (b'"text"', "must be a JSON object"),
+        (b'{"prompt": "x", "temperature": NaN}', "temperature is not valid"),
+        (b'{"prompt": "x", "temperature": Infinity}', "temperature is not valid"),
+        (b"{}", "prompt is missing"),
+    ],
+)
+def test_bodies_that_are_no_request_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        parse_body(CompletionBody, data)
+
+
+def test_stream_options_need_a_stream() -> None:
+    with pytest.raises(InvalidRequestError, match="stream is true"):
+        completion(stream_options={"include_usage": True})
+    assert completion(stream=True, stream_options={"include_usage": True}).include_usage
+    assert not completion(stream=True).include_usage
+
+
+def test_a_bias_may_not_be_infinite() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        completion(logit_bias={"5": -math.inf})
+    assert caught.value.param == "logit_bias.5"

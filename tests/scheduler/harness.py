@@ -1,0 +1,177 @@
+"""A scheduler over scripted lanes, on a clock that the test turns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+
+from llamalane.clock import VirtualClock
+from llamalane.errors import EngineClosedError, LlamalaneError
+from llamalane.ids import Level
+from llamalane.kvcache import Region, RegionPlan
+from llamalane.scheduler.admission import AdmissionPolicy
+from llamalane.scheduler.events import Event, EventKind
+from llamalane.scheduler.request import Request, RequestState
+from llamalane.scheduler.result import Result
+from llamalane.scheduler.scheduler import Scheduler
+from llamalane.streams import Device, LaneBackend, Stream, StreamOptions, StreamPool
+from tests.scheduler.building import AGING, RequestMaker
+from tests.scheduler.scripted_lane import ScriptedLane, Speak, letters
+
+PATIENCE = 10_000
+"""Rounds after which something that should have ended never will."""
+
+
+class Harness:
+    """Lanes with the given numbers of places, and a scheduler that runs when the test calls it."""
+
+    def __init__(
+        self,
+        places: Sequence[int] = (2,),
+        *,
+        limit: int = 64,
+        share: int = 0,
+        reserve: Mapping[int, int] | None = None,
+        max_requests: int = 1000,
+        max_step_tokens: int = 512,
+        can_roll_back: bool = True,
+        speak: Speak = letters,
+    ) -> None:
+        self.clock = VirtualClock()
+        self.maker = RequestMaker(AGING)
+        self.events: list[Event] = []
+        self.requests: list[Request] = []
+        self.lanes: dict[str, ScriptedLane] = {}
+
+        def open_lane(stream: Stream) -> tuple[LaneBackend, Region]:
+            options = stream.options
+            lane = ScriptedLane(
+                options.name,
+                limit=limit,
+                max_step_tokens=max_step_tokens,
+                can_roll_back=can_roll_back,
+                speak=speak,
+            )
+            self.lanes[options.name] = lane
+            cells = -(-options.places * limit // 256) * 256
+            return lane, Region(RegionPlan(cells, options.places, limit), can_roll_back)
+
+        options = [
+            StreamOptions(name=f"lane-{number}", device=Device.CPU, places=count, cores=(), threads=1)
+            for number, count in enumerate(places)
+        ]
+
+        async def open_pool() -> StreamPool:
+            return StreamPool(options, open_lane)
+
+        # The pool's semaphore wants an event loop when it is made; nothing here waits, so nothing does later.
+        self.pool = anyio.run(open_pool)
+        self.scheduler = Scheduler(
+            self.pool,
+            AdmissionPolicy(share, {Level(level): count for level, count in (reserve or {}).items()}),
+            max_requests=max_requests,
+            max_tokens=10**6,
+            target_itl=0.1,
+            clock=self.clock,
+            observer=self.events.append,
+        )
+        self.pool.start(self.scheduler.receive_from_lane)
+
+    @property
+    def lane(self) -> ScriptedLane:
+        """The first lane."""
+        return self.lanes["lane-0"]
+
+    def submit(self, level: int = 3, **options: Any) -> Request:
+        """Submit a request; it waits until the next tick."""
+        request = self.maker.make(level, self.clock.now(), **options)
+        with self.scheduler.queue.reserve_nowait() as slot:
+            self.scheduler.submit(request, slot)
+        self.requests.append(request)
+        return request
+
+    def tick(self) -> None:
+        """Let the scheduler run once, and check its books."""
+        self.scheduler.tick()
+        self.check_books()
+
+    def step(self, count: int = 1) -> None:
+        """Let every lane step and the scheduler run, so many times."""
+        for _ in range(count):
+            for lane in self.lanes.values():
+                lane.step()
+            self.tick()
+
+    def run(self) -> None:
+        """Go on until every request is gone."""
+        self.tick()
+        for _ in range(PATIENCE):
+            if self.scheduler.idle:
+                return
+            self.step()
+        raise AssertionError(f"still there: {[request for request in self.requests if self.is_there(request)]}")
+
+    def close(self) -> None:
+        """Shut down as an engine does, whatever is still going on, and check that every place came back."""
+        self.scheduler.end_all(EngineClosedError("the test is over"))
+        self.pool.close()
+        self.scheduler.release_all()
+        self.check_books()
+        assert self.scheduler.idle
+
+    def is_there(self, request: Request) -> bool:
+        return request.state is not RequestState.DONE
+
+    def check_books(self) -> None:
+        """Check that each place is counted exactly once, whatever is going on."""
+        self.pool.check()
+        held = [request for request in self.requests if request.lease is not None]
+        assert self.pool.leased == len(held)
+        places = [(request.lane, request.lease.sequence) for request in held if request.lease is not None]
+        assert len(set(places)) == len(places), "two requests share a place"
+        for request in self.requests:
+            holds = request.state in (RequestState.RUNNING, RequestState.LEAVING)
+            assert (request.lease is not None) == holds
+            ended = request.state in (RequestState.LEAVING, RequestState.DONE)
+            assert (request.delivery.outcome is not None) == ended
+        assert +Counter(self.scheduler.running) == Counter(request.level for request in held)
+        assert {request.id for request in self.scheduler.queue} == {
+            request.id for request in self.requests if request.state is RequestState.WAITING
+        }
+
+    def check_conserved(self) -> None:
+        """Check that everything has come back, now that nothing is left."""
+        self.check_books()
+        assert self.scheduler.idle
+        assert self.pool.free == self.pool.places
+        assert self.pool.leased == 0
+        assert self.scheduler.queue.tokens == 0
+        for request in self.requests:
+            ended = [event for event in self.events if event.request == request.id and event.kind is EventKind.ENDED]
+            assert len(ended) == 1, f"{request.id} ended {len(ended)} times"
+        for lane in self.pool.lanes:
+            assert lane.region.statistics().reserved == 0
+        assert not any(lane.rows for lane in self.lanes.values())
+
+    def kinds(self, request: Request) -> list[EventKind]:
+        """What happened to a request, in order."""
+        return [event.kind for event in self.events if event.request == request.id]
+
+
+Start = Callable[..., Harness]
+"""What the fixture `start` gives: takes what `Harness` takes."""
+
+
+def result_of(request: Request) -> Result:
+    outcome = request.delivery.outcome
+    assert isinstance(outcome, Result), outcome
+    return outcome
+
+
+def error_of(request: Request) -> LlamalaneError:
+    outcome = request.delivery.outcome
+    assert isinstance(outcome, LlamalaneError), outcome
+    return outcome

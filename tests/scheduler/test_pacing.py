@@ -1,0 +1,99 @@
+"""How many prompt tokens a step may compute follows the speed that the lane shows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llamalane.ids import PlanVersion, StepNumber
+from llamalane.scheduler.pacing import SMALLEST_CHUNK, StepTimeModel
+from llamalane.streams import StepReport, StepTimes
+
+LARGEST = 512
+
+
+def step(rows: int, prompt_tokens: int, seconds: float, sampling: float = 0.0) -> StepReport:
+    return StepReport(
+        "lane",
+        StepNumber(1),
+        PlanVersion(1),
+        decode_rows=rows,
+        prefill_tokens=prompt_tokens,
+        times=StepTimes(begin=0.0, decode=seconds - sampling, sample=sampling, idle=0.0),
+    )
+
+
+@given(
+    rows=st.integers(1, 16),
+    decode=st.floats(0.001, 0.2),
+    each=st.floats(0.00001, 0.01),
+    target=st.floats(0.01, 0.5),
+)
+def test_a_step_with_prompts_keeps_to_the_target(rows: int, decode: float, each: float, target: float) -> None:
+    """On a lane whose steps take a fixed time and some more for each prompt token."""
+    model = StepTimeModel()
+    for _ in range(5):
+        model.observe(step(rows, 0, decode))
+    for count in (64, 32, 128, 512):
+        model.observe(step(rows, count, decode + each * count))
+    budget = model.prefill_tokens(rows, target, LARGEST)
+    assert SMALLEST_CHUNK <= budget <= LARGEST
+    if budget > SMALLEST_CHUNK:
+        assert decode + each * budget <= target + 1e-9
+    if budget < LARGEST:
+        assert decode + each * (budget + 1) > target - 1e-9
+
+
+def test_sampling_counts_as_time_of_the_step() -> None:
+    model = StepTimeModel()
+    model.observe(step(8, 0, 0.05, sampling=0.02))
+    model.observe(step(8, 50, 0.10, sampling=0.02))
+    assert model.decode_seconds(8) == pytest.approx(0.05)
+    assert model.prefill_tokens(8, 0.15, LARGEST) == pytest.approx(100, abs=1)
+
+
+def test_an_unknown_lane_begins_with_the_smallest_chunk() -> None:
+    model = StepTimeModel()
+    assert model.prefill_tokens(0, 0.1, LARGEST) == SMALLEST_CHUNK
+    model.observe(step(8, 0, 0.05))
+    assert model.prefill_tokens(8, 0.1, LARGEST) == SMALLEST_CHUNK
+
+
+def test_a_prompt_advances_even_when_decoding_alone_misses_the_target() -> None:
+    model = StepTimeModel()
+    model.observe(step(8, 0, 0.5))
+    model.observe(step(8, 100, 0.6))
+    assert model.prefill_tokens(8, 0.1, LARGEST) == SMALLEST_CHUNK
+
+
+def test_a_chunk_is_never_larger_than_a_step() -> None:
+    model = StepTimeModel()
+    assert model.prefill_tokens(0, 0.1, 8) == 8
+    model.observe(step(0, 8, 0.000001))
+    assert model.prefill_tokens(0, 1.0, 8) == 8
+
+
+def test_the_nearest_number_of_rows_stands_for_one_that_was_not_seen() -> None:
+    model = StepTimeModel()
+    model.observe(step(1, 0, 0.01))
+    model.observe(step(8, 0, 0.06))
+    assert model.decode_seconds(2) == 0.01
+    assert model.decode_seconds(6) == model.decode_seconds(20) == 0.06
+    assert model.decode_seconds(0) == 0.0
+
+
+def test_a_lane_that_becomes_slower_gets_smaller_chunks() -> None:
+    model = StepTimeModel()
+    model.observe(step(0, 100, 0.01))
+    fast = model.prefill_tokens(0, 0.05, LARGEST)
+    for _ in range(30):
+        model.observe(step(0, 100, 0.1))
+    assert model.prefill_tokens(0, 0.05, LARGEST) == pytest.approx(50, abs=2)
+    assert fast == 500
+
+
+def test_a_plan_taken_without_a_step_teaches_nothing() -> None:
+    model = StepTimeModel()
+    model.observe(StepReport("lane", StepNumber(1), PlanVersion(1)))
+    assert model.prefill_tokens(0, 0.1, LARGEST) == SMALLEST_CHUNK

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import os
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from llamalane.streams.lane import DeviceGate
+
+TIMEOUT = 60.0
+
+
+class Room:
+    """Notes who is inside, and complains at once about who may not be there together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._steps = 0
+        self._exclusive = 0
+        self.most_steps = 0
+
+    def step(self) -> None:
+        self._change(steps=1)
+        give_way()
+        self._change(steps=-1)
+
+    def exclusive(self) -> None:
+        self._change(exclusive=1)
+        give_way()
+        self._change(exclusive=-1)
+
+    def _change(self, *, steps: int = 0, exclusive: int = 0) -> None:
+        with self._lock:
+            self._steps += steps
+            self._exclusive += exclusive
+            self.most_steps = max(self.most_steps, self._steps)
+            assert self._exclusive <= 1, "two are exclusive at once"
+            assert not (self._exclusive and self._steps), "a step runs while another thread is exclusive"
+
+
+def give_way() -> None:
+    """Let the other threads run."""
+    for _ in range(3):
+        os.sched_yield()
+
+
+def test_steps_run_side_by_side() -> None:
+    gate = DeviceGate()
+    together = threading.Barrier(3)
+
+    def step() -> None:
+        with gate.step():
+            together.wait(TIMEOUT)  # breaks unless all three are inside
+
+    with ThreadPoolExecutor(3) as executor:
+        for done in [executor.submit(step) for _ in range(3)]:
+            done.result(TIMEOUT)
+
+
+def test_whoever_is_exclusive_waits_for_the_steps_under_way_and_steps_wait_for_it() -> None:
+    gate, room = DeviceGate(), Room()
+    start = threading.Barrier(6)
+
+    def work(seed: int) -> None:
+        dice = random.Random(seed)
+        start.wait(TIMEOUT)
+        for _ in range(300):
+            if dice.random() < 0.2:
+                with gate.exclusive():
+                    room.exclusive()
+            else:
+                with gate.step():
+                    room.step()
+
+    with ThreadPoolExecutor(6) as executor:
+        for done in [executor.submit(work, seed) for seed in range(6)]:
+            done.result(TIMEOUT)
+    assert room.most_steps > 1, "no two steps ever ran together: nothing was tested"
+
+
+def test_whoever_is_exclusive_gets_in_between_endless_steps() -> None:
+    gate, over = DeviceGate(), threading.Event()
+
+    def step_on() -> int:
+        steps = 0
+        while not over.is_set():
+            with gate.step():
+                steps += 1
+        return steps
+
+    def be_exclusive() -> None:
+        with gate.exclusive():
+            over.set()
+
+    with ThreadPoolExecutor(4) as executor:
+        stepping = [executor.submit(step_on) for _ in range(3)]
+        executor.submit(be_exclusive).result(TIMEOUT)
+        assert all(steps.result(TIMEOUT) >= 0 for steps in stepping)
+
+
+@pytest.mark.parametrize("name", ["step", "exclusive"])
+def test_the_gate_opens_again_after_an_error(name: str) -> None:
+    gate = DeviceGate()
+    with pytest.raises(ZeroDivisionError), getattr(gate, name)():
+        raise ZeroDivisionError
+    with ThreadPoolExecutor(1) as executor:
+
+        def enter_both() -> bool:
+            with gate.exclusive():
+                pass
+            with gate.step():
+                return True
+
+        assert executor.submit(enter_both).result(TIMEOUT)
