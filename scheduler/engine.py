@@ -187,7 +187,12 @@ class Engine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+        try:
+            await self._stack.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            # The task group wraps whatever the block raised; who wrote the block expects that error itself.
+            if error is None or group.exceptions != (error,):
+                raise
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         machinery = await anyio.to_thread.run_sync(assemble, self.config, self._open_context)

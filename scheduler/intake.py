@@ -98,6 +98,8 @@ class Intake:
         )
 
     async def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
+        if not text:
+            raise _empty_prompt()
         size = len(encode(text))
         fewest = math.ceil(size / self._vocabulary.longest_piece)
         if fewest >= self._limit:
@@ -112,7 +114,7 @@ class Intake:
     def _check_prompt(self, tokens: Sequence[int]) -> None:
         size = self._vocabulary.size
         if not tokens:
-            raise InvalidRequestError("the prompt is empty: it needs at least one token", param="prompt")
+            raise _empty_prompt()
         if len(tokens) >= self._limit:
             raise PromptTooLongError(len(tokens), self._limit)
         if not all(isinstance(token, int) and 0 <= token < size for token in tokens):
@@ -128,3 +130,7 @@ class Intake:
         size = self._vocabulary.size
         if not all(0 <= token < size for token in sampling.logit_bias):
             raise InvalidRequestError(f"logit_bias tokens must be from 0 to {size - 1}", param="logit_bias")
+
+
+def _empty_prompt() -> InvalidRequestError:
+    return InvalidRequestError("the prompt is empty: it needs at least one token", param="prompt")

@@ -1,0 +1,48 @@
+"""Engines on the tiny model, and the check after each test that nothing of them is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llamalane.clock import MonotonicClock
+from llamalane.scheduler import Observer
+from llamalane.scheduler.assembly import OpenContext
+from llamalane.streams.llama import Context
+from tests.engine.running import WatchedEngine, config_for, lane_threads
+
+MakeEngine = Callable[..., WatchedEngine]
+"""Makes an engine; takes a model's path, an observer, and what `config_for` takes."""
+
+
+@pytest.fixture(autouse=True)
+def engines() -> Iterator[list[WatchedEngine]]:
+    """Every engine of the test. When it is over, all is back, and no lane's thread is left."""
+    assert not lane_threads()
+    engines: list[WatchedEngine] = []
+    yield engines
+    assert not lane_threads()
+    for engine in engines:
+        engine.check_conserved()
+
+
+@pytest.fixture
+def make_engine(tiny_model: Path, engines: list[WatchedEngine]) -> MakeEngine:
+    """Makes engines, on the tiny model unless another is named."""
+
+    def make(
+        model: Path = tiny_model,
+        *,
+        observer: Observer | None = None,
+        open_context: OpenContext = Context,
+        **options: Any,
+    ) -> WatchedEngine:
+        config = config_for(model, **options)
+        engine = WatchedEngine(config, clock=MonotonicClock(), observer=observer, open_context=open_context)
+        engines.append(engine)
+        return engine
+
+    return make
