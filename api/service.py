@@ -88,17 +88,23 @@ class Service:
         self._failure = None
         engine = self.engine = Engine(self._config)
         stop = anyio.Event()
+        raised: Exception | None = None
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._run, engine, stop, tasks.cancel_scope)
-                yield
+                try:
+                    yield
+                except Exception as error:  # raised below, without a group around it
+                    raised = error
                 stop.set()
                 if engine.state is EngineState.LOADING:
                     tasks.cancel_scope.cancel()
         finally:
             self._running = False
-        if self._failure is not None and self._on_failure is None:
-            raise self._failure
+        if raised is None and self._on_failure is None:
+            raised = self._failure
+        if raised is not None:
+            raise raised
 
     async def _run(self, engine: Engine, stop: anyio.Event, scope: anyio.CancelScope) -> None:
         try:

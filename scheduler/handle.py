@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator
-from typing import Any
+from typing import Any, Self
 
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler.request import Request, RequestState
+from llamalane.scheduler.request import Delivery, Request, RequestState
 from llamalane.scheduler.result import Result
 
 
@@ -59,19 +59,31 @@ class RequestHandle:
     def __await__(self) -> Generator[Any, Any, Result]:
         return self.result().__await__()
 
-    async def __aiter__(self) -> AsyncIterator[str]:
-        delivery = self._request.delivery
-        while True:
-            await delivery.wait()
-            text = delivery.take_nowait()
-            if text:
-                yield text
-            elif delivery.outcome is not None:
-                _unwrap(delivery.outcome)
-                return
+    def __aiter__(self) -> AsyncIterator[str]:
+        return _Texts(self._request.delivery)
 
     def __repr__(self) -> str:
         return f"<RequestHandle {self.id}: {self.state.value}>"
+
+
+class _Texts:
+    """A request's text as it comes. No async generator, which would have to be closed when its loop is broken off."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        while True:
+            await self._delivery.wait()
+            text = self._delivery.take_nowait()
+            if text:
+                return text
+            if self._delivery.outcome is not None:
+                _unwrap(self._delivery.outcome)
+                raise StopAsyncIteration
 
 
 def _unwrap(outcome: Result | LlamalaneError) -> Result:

@@ -33,7 +33,7 @@ class SubmitOptions(TypedDict, total=False):
         tenant: whose request it is; only requests of the same tenant share cached prefixes.
         deadline: seconds from now after which the request is dropped, wherever it is.
         choice: tells apart several outputs for one prompt and seed.
-        request_id: a name for logs and answers; unique among the requests that have not ended.
+        request_id: a name for logs and answers; unique among the requests that wait or hold a place.
     """
 
     sampling: SamplingParameters

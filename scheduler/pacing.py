@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llamalane.streams import StepReport
 
-SMALLEST_CHUNK = 32
-"""A prompt advances by at least so many tokens in a step, whatever the target: smaller chunks waste whole passes."""
+SMALLEST_CHUNK = 8
+"""A prompt advances by at least so many tokens in a step, whatever the target."""
 _WEIGHT = 0.2
 """How much the newest step counts in a running mean."""
 

@@ -30,6 +30,9 @@ class LevelQueue:
     def __iter__(self) -> Iterator[Request]:
         return iter(self._waiting.values())
 
+    def __contains__(self, request: RequestId) -> bool:
+        return request in self._waiting
+
     def push(self, request: Request) -> None:
         """Add a request; O(log n)."""
         self._waiting[request.id] = request
@@ -74,6 +77,9 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Request]:
         for level in self._levels.values():
             yield from level
+
+    def __contains__(self, request: RequestId) -> bool:
+        return any(request in level for level in self._levels.values())
 
     @property
     def sizes(self) -> Mapping[Level, int]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from llamalane.clock import Clock
 from llamalane.errors import (
     DeadlineExceededError,
+    InvalidRequestError,
     LaneDownError,
     LlamalaneError,
     RequestCancelledError,
@@ -113,9 +114,11 @@ class Scheduler:
         return all(ledger.down for ledger in self.ledgers.values())
 
     def submit(self, request: Request, slot: Slot) -> None:
-        """Let a request wait in its slot; raises `QueueFullError` or `LaneDownError`."""
+        """Let a request wait in its slot; raises `QueueFullError`, `LaneDownError`, or `InvalidRequestError` for its id."""
         if self.down:
             raise self._lane_down()
+        if request.id in self.queue or any(request.id in ledger.running for ledger in self.ledgers.values()):
+            raise InvalidRequestError(f"there is a request {request.id} already", param="request_id")
         slot.fill(request)
         if request.deadline is not None:
             self._watch(request, request.deadline)

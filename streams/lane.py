@@ -152,6 +152,8 @@ class Lane:
         self._gate = gate
         self._mailbox = Mailbox()
         self._rows = RunningSet(self._make_sampler)
+        self._batch = Batch(max_step_tokens)
+        self._candidates = Candidates(vocabulary.size)
         self._epoch = 0
         self._step = 0
         self._failures = 0
@@ -183,8 +185,8 @@ class Lane:
         self._thread.join()
 
     def _main(self) -> None:
-        self.stream.enter()
         try:
+            self.stream.enter()
             with self._gate.exclusive():
                 context = self._open_context()
         except BaseException as error:
@@ -192,8 +194,6 @@ class Lane:
             return
         finally:
             self._opened.set()
-        self._batch = Batch(self.max_step_tokens)
-        self._candidates = Candidates(self._vocabulary.size)
         self._started.wait()
         alive: StepContext | None = context
         while alive is not None and not self._mailbox.closed:

@@ -141,7 +141,7 @@ class StreamPool:
         raise PoolError(f"no lane is called {name!r}; there are {', '.join(lane.name for lane in self.lanes)}")
 
     def acquire_nowait(self, tokens: Sequence[int] = (), *, cells: int, scope: str = "") -> Lease:
-        """Lease a place with `cells` KV cells: where most of `tokens` are cached, else on the lane with most places free.
+        """Lease a place with `cells` KV cells: where most `tokens` are cached, else on the lane with most places free.
 
         Only what was kept under the same `scope` counts as cached. Raises `PoolExhaustedError` when no place is free,
         `PoolClosedError` after closing.

@@ -45,7 +45,6 @@ class Model:
         params = api.llama_model_default_params()
         params.n_gpu_layers = options.gpu_layers
         params.load_mode = api.LLAMA_LOAD_MODE_MMAP if options.mmap else api.LLAMA_LOAD_MODE_NONE
-        params.use_extra_bufts = False
         with lib.collect_errors() as errors:
             self._pointer: int | None = api.llama_model_load_from_file(os.fsencode(options.path), params)
         if not self._pointer:

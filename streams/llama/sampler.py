@@ -96,12 +96,11 @@ class Sampler:
 
     def choose(self, logits: npt.NDArray[np.float32], index: int, candidates: Candidates) -> int:
         """Choose the token `index` of the output; raises `RequestFailedError` when no token can be chosen."""
-        if self._bypass:
-            token = _likeliest(logits)
-        else:
+        token = _likeliest(logits)
+        if not self._bypass:
             left = candidates.reduce(self._chain, logits)
-            likeliest = _likeliest(left["logit"])
-            token = int(left["token"][likeliest]) if self._parameters.greedy else self._draw(left, index)
+            place = _likeliest(left["logit"])
+            token = int(left["token"][place]) if self._parameters.greedy else self._draw(left, index)
         if self._parameters.penalizes:
             self._api.llama_sampler_accept(self._chain, token)
         return token

@@ -40,6 +40,14 @@ async def test_a_client_that_leaves_during_a_stream_cancels_what_has_not_ended(
     assert "status=499 level=3" in caplog.text
 
 
+async def test_a_client_that_leaves_without_having_read_frees_the_stream_that_waits_for_it() -> None:
+    engine = ScriptedEngine([Play(["text"] * 1000)])
+    async with exchange(create_app(as_engine(engine)), COMPLETIONS, {"prompt": "x", "stream": True}) as request:
+        await anyio.wait_all_tasks_blocked()
+        request.leave()
+    assert [handle.cancelled for handle in engine.handles] == [1]
+
+
 async def test_a_client_that_was_gone_before_the_answer_began_is_noticed() -> None:
     engine = ScriptedEngine([Play(release=anyio.Event())])
     async with exchange(create_app(as_engine(engine)), COMPLETIONS, {"prompt": "x", "stream": True}) as request:

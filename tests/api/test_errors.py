@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 
+import anyio
 import pytest
 
 from llamalane.api import create_app
@@ -70,7 +71,7 @@ async def test_an_error_after_waiting_is_an_answer(
 async def test_an_error_in_a_stream_is_its_last_event(
     error: LlamalaneError, status: int, kind: str, code: str | None
 ) -> None:
-    engine = ScriptedEngine([Play(["one"], error=error), Play(["two"])])
+    engine = ScriptedEngine([Play(["one"], error=error), Play(["two"], release=anyio.Event())])
     async with client_of(create_app(as_engine(engine))) as client:
         answer = await client.post(COMPLETIONS, json={"prompt": "x", "stream": True, "n": 2})
     assert answer.status_code == 200
@@ -79,6 +80,7 @@ async def test_an_error_in_a_stream_is_its_last_event(
         "error": {"message": str(error), "type": kind, "param": None, "code": code}
     }
     assert "[DONE]" not in answer.text
+    assert [handle.cancelled for handle in engine.handles] == [0, 1]
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.3, "1"), (1.0, "1"), (1.01, "2"), (29.5, "30")])

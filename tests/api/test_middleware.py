@@ -4,6 +4,7 @@ import logging
 import re
 
 import pytest
+from fastapi import FastAPI
 from pydantic import SecretStr
 
 from llamalane.api import ApiConfig, create_app
@@ -66,6 +67,14 @@ async def test_a_key_is_asked_for_everywhere_but_at_the_health_endpoints() -> No
             assert answer.headers["x-request-id"]
         for path in ("/health", "/v1/health"):
             assert (await client.get(path)).status_code == 200
+
+
+async def test_health_is_open_in_a_mounted_app_too() -> None:
+    host = FastAPI()
+    host.mount("/llm", create_app(as_engine(ScriptedEngine()), api=ApiConfig(api_key=SecretStr("sesame"))))
+    async with client_of(host) as client:
+        assert (await client.get("/llm/health")).status_code == 200
+        assert (await client.get("/llm/metrics")).status_code == 401
 
 
 @pytest.mark.parametrize(

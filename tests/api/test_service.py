@@ -252,6 +252,19 @@ async def test_a_host_with_a_lifespan_of_its_own_enters_ours(tiny_model: Path) -
     assert steps == ["begun", "ended"]
 
 
+async def test_what_a_host_raises_comes_out_as_it_is(tiny_model: Path) -> None:
+    llm = create_app(config_of(tiny_model))
+
+    async def host() -> None:
+        async with lifespan_of(llm)(None):
+            await ready(llm)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await host()
+    assert llm.state.llamalane.engine.state is EngineState.CLOSED
+
+
 async def test_another_app_has_no_lifespan_of_ours() -> None:
     with pytest.raises(TypeError, match="create_app"):
         lifespan_of(FastAPI())

@@ -29,9 +29,17 @@ from llamalane.scheduler import (
 from llamalane.scheduler.assembly import OpenContext
 from llamalane.streams.lane import StepContext
 from llamalane.streams.llama import Batch, Context, ContextOptions, Model
+from tests.models.tiny_gguf import BOS
 
 LIMIT = 256
 """Tokens of one sequence in the engines of these tests."""
+SPACE = 259
+"""The tiny model's token for a space, its last one."""
+
+
+def tokens_of(text: str) -> list[int]:
+    """The tokens of a prompt for the tiny model: BOS, then one for each byte."""
+    return [BOS, *(SPACE if byte == ord(" ") else byte + 3 for byte in text.encode())]
 
 
 def greedy(max_tokens: int = 16, **options: Any) -> SamplingParameters:

@@ -12,7 +12,7 @@ from llamalane.ids import Level, RequestId
 from llamalane.scheduler import EventKind, FinishReason, RequestHandle, RequestState, SamplingParameters
 from llamalane.streams.llama import Detokenizer, Model, ModelOptions
 from tests.engine.conftest import MakeEngine
-from tests.engine.running import LIMIT, Follower, Gate, greedy, intercepted, seeded
+from tests.engine.running import LIMIT, Follower, Gate, greedy, intercepted, seeded, tokens_of
 from tests.engine.teacher_forced import Solo
 from tests.models.tiny_gguf import BOS, EOS
 
@@ -29,7 +29,7 @@ async def test_the_answer_is_what_the_model_alone_would_say(make_engine: MakeEng
     async with make_engine() as engine:
         result = await engine.generate(PROMPT, sampling=greedy(24))
     with Solo(tiny_model) as solo:
-        prompt = [BOS, *(byte + 3 for byte in PROMPT.encode())]
+        prompt = tokens_of(PROMPT)
         tokens = solo.likeliest_tokens(prompt, 24, forbidden=[EOS])
         detokenizer = Detokenizer(solo.model.vocabulary.pieces)
         text = "".join(detokenizer.add(token) for token in tokens) + detokenizer.flush()
@@ -97,7 +97,7 @@ async def test_an_iteration_may_be_broken_off(make_engine: MakeEngine) -> None:
 
 
 async def test_text_and_tokens_are_the_same_prompt(make_engine: MakeEngine) -> None:
-    tokens = [BOS, *(byte + 3 for byte in PROMPT.encode())]
+    tokens = tokens_of(PROMPT)
     async with make_engine() as engine:
         as_text = await engine.generate(PROMPT, sampling=greedy())
         as_tokens = await engine.generate(tokens, sampling=greedy())

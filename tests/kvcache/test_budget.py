@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamalane.errors import ConfigError
@@ -10,6 +10,7 @@ from llamalane.kvcache import CELLS_MULTIPLE, divide
 PLACES = st.lists(st.integers(1, 8), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(budget=st.integers(0, 100_000), places=PLACES, train_context=st.sampled_from([0, 100, 2048, 8192]))
 def test_lanes_share_the_budget_by_their_places(budget: int, places: list[int], train_context: int) -> None:
     try:

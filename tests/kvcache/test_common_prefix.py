@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamalane.kvcache import common_prefix
@@ -20,6 +20,7 @@ def naive(left: Sequence[int], right: Sequence[int]) -> int:
     return count
 
 
+@settings(deadline=None)
 @given(TOKENS, TOKENS, TOKENS, KINDS, KINDS)
 def test_counts_the_first_elements_that_are_equal(
     shared: list[int],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamalane.errors import ConfigError
@@ -17,6 +17,7 @@ from llamalane.streams.cores import available_cores, share_cores
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a thread's cores")
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 63), min_size=1), st.lists(st.none() | st.integers(1, 8), min_size=1, max_size=6))
 def test_lanes_get_disjoint_cores_and_as_many_as_they_want(available: set[int], wanted: list[int | None]) -> None:
     try:

@@ -5,7 +5,7 @@ import gc
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamalane.errors import LeaseReleasedError, PoolClosedError, PoolError, PoolExhaustedError
@@ -251,6 +251,7 @@ def test_a_sequence_must_fit_every_lane() -> None:
     assert open_pool().limit == LIMIT
 
 
+@settings(deadline=None)
 @given(operations=st.lists(st.tuples(st.sampled_from(["acquire", "release", "suspend", "resume"]), st.integers(0, 11))))
 async def test_no_permit_is_ever_lost_or_made_up(operations: list[tuple[str, int]]) -> None:
     pool = open_pool()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamalane.ids import RequestId
@@ -236,6 +236,7 @@ def test_clearing_closes_every_sampler() -> None:
     assert all(sampler.closed for sampler in it.samplers.values())
 
 
+@settings(deadline=None)
 @given(
     changes=st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=12),
     fates=st.lists(st.sampled_from(["lost", "taken", "acknowledged"]), min_size=12, max_size=12),
@@ -266,6 +267,7 @@ def test_however_plans_are_replaced_every_edit_is_carried_out_once(
     assert left == expected_left
 
 
+@settings(deadline=None)
 @given(
     prompts=st.lists(st.integers(1, 20), min_size=1, max_size=6),
     budget=st.integers(0, 24),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamalane.streams.llama import Detokenizer, Vocabulary
@@ -19,6 +19,7 @@ def test_a_character_split_over_tokens_is_shown_when_it_is_whole() -> None:
     assert pieces_of("a🙂b".encode()) == ["a", "", "", "", "🙂", "b", ""]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=50), st.data())
 def test_text_cut_anywhere_comes_back_whole(text: str, data: st.DataObject) -> None:
     encoded = text.encode()
@@ -30,6 +31,7 @@ def test_text_cut_anywhere_comes_back_whole(text: str, data: st.DataObject) -> N
     assert detokenizer.flush() == ""
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=50))
 def test_any_bytes_become_what_python_makes_of_them_as_a_whole(data: bytes) -> None:
     assert "".join(pieces_of(data)) == data.decode(errors="replace")

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from llamalane.errors import ChatTemplateError
+from llamalane.streams.llama import ChatTemplate, Model, ModelOptions
+from tests.models.tiny_gguf import BOS, Kind, write_model
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> Iterator[Callable[[str], ChatTemplate]]:
+    """Makes chat templates, each in a model of its own."""
+    models: list[Model] = []
+
+    def make(text: str) -> ChatTemplate:
+        path = tmp_path / f"{len(models)}.gguf"
+        write_model(path, Kind.DENSE, chat_template=text)
+        models.append(Model(ModelOptions(path=path)))
+        return ChatTemplate(models[-1])
+
+    yield make
+    for model in models:
+        model.close()
+
+
+def test_messages_become_one_turn_after_the_other(model: Model) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "a < b & {{ c }}"},
+        {"role": "assistant", "content": ""},
+    ]
+    expected = "<s>[system]Be brief.</s>[user]a < b & {{ c }}</s>[assistant]</s>[assistant]"
+    assert ChatTemplate(model).render(messages) == expected
+
+
+def test_the_prompt_has_the_bos_once_though_template_and_model_both_add_it(model: Model) -> None:
+    text = ChatTemplate(model).render(MESSAGES)
+    tokens = model.vocabulary.tokenize(text, add_special=True, parse_special=True)
+    assert tokens[:2] == [BOS, BOS]
+    assert model.vocabulary.with_one_bos(tokens).count(BOS) == 1
+
+
+def test_rendering_leaves_the_messages_alone(template: Callable[[str], ChatTemplate]) -> None:
+    chat = template("{% set _ = messages[0].update({'content': 'changed'}) %}{{ messages[0].content }}")
+    messages = [dict(message) for message in MESSAGES]
+    try:
+        chat.render(messages)
+    except ChatTemplateError:
+        pass  # the sandbox may forbid it altogether
+    assert messages == MESSAGES
+
+
+def test_a_model_without_a_template_says_what_to_use_instead(models: Mapping[Kind, Model]) -> None:
+    with pytest.raises(ChatTemplateError, match="no chat template; use completions") as caught:
+        ChatTemplate(models[Kind.DENSE])
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize("text", ["{% if %}", "{{ unclosed", "{% for x in y %}", "{{ 'a' | no_such_filter }}"])
+def test_a_template_that_is_not_valid_is_told_when_it_is_read(
+    template: Callable[[str], ChatTemplate], text: str
+) -> None:
+    with pytest.raises(ChatTemplateError, match="is not valid"):
+        template(text)
+
+
+def test_a_template_s_own_objection_is_passed_on(model: Model) -> None:
+    with pytest.raises(ChatTemplateError, match="refused the messages: no such role: pirate"):
+        ChatTemplate(model).render([{"role": "pirate", "content": "Arr"}])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ messages[0].nothing.more }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ 1 / 0 }}",
+        "{{ 'abc'.index('x') }}",
+        "{{ {}.popitem() }}",
+        "{{ [].pop() }}",
+        "{{ range(10 ** 9) | list }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ '%d' % 'x' }}",
+        "{{ messages | tojson(indent='x', sort_keys=1, separators=1) }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    ],
+)
+def test_whatever_fails_inside_a_template_is_a_template_error(
+    template: Callable[[str], ChatTemplate], text: str
+) -> None:
+    chat = template(text)
+    with pytest.raises(ChatTemplateError, match="refused the messages"):
+        chat.render(MESSAGES)

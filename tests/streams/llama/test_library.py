@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from llamalane.errors import DecodeError, ModelLoadError
+from llamalane.ids import SequenceId
+from llamalane.streams.llama import Batch, Context, Model, ModelOptions, library
+from llamalane.streams.llama.library import SPIN_COUNT
+from tests.streams.llama.conftest import OPTIONS
+
+SPIN = "GOMP_SPINCOUNT"
+POLICY = "OMP_WAIT_POLICY"
+
+CODE = f"""
+import json, os
+from llamalane.streams.llama import library
+library()
+print(json.dumps({{name: os.environ.get(name) for name in ({SPIN!r}, {POLICY!r})}}))
+"""
+
+
+def load_in_a_process(**environment: str) -> tuple[Mapping[str, str | None], str]:
+    """Load llama.cpp anew; return what is left in the environment, and what OpenMP found in it."""
+    clean = {name: value for name, value in os.environ.items() if name not in (SPIN, POLICY)}
+    run = subprocess.run(
+        [sys.executable, "-c", CODE],
+        env={**clean, "OMP_DISPLAY_ENV": "VERBOSE", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    if SPIN not in run.stderr:
+        pytest.skip("this build of llama.cpp does not use GNU OpenMP")
+    return json.loads(run.stdout), run.stderr
+
+
+def test_openmp_finds_a_bounded_spin_and_the_environment_stays_as_it_was() -> None:
+    environment, openmp = load_in_a_process()
+    assert f"{SPIN} = '{SPIN_COUNT}'" in openmp
+    assert environment == {SPIN: None, POLICY: None}
+
+
+def test_a_spin_that_the_user_has_set_is_left_alone() -> None:
+    environment, openmp = load_in_a_process(GOMP_SPINCOUNT="77")
+    assert f"{SPIN} = '77'" in openmp
+    assert environment == {SPIN: "77", POLICY: None}
+
+
+def test_a_wait_policy_that_the_user_has_set_decides() -> None:
+    environment, openmp = load_in_a_process(OMP_WAIT_POLICY="passive")
+    assert f"{SPIN} = '0'" in openmp
+    assert environment == {SPIN: None, POLICY: "passive"}
+
+
+def test_llama_cpp_is_loaded_once() -> None:
+    assert library() is library()
+
+
+def test_what_llama_cpp_says_goes_to_logging_line_by_line(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.DEBUG, "llamalane.llama"), Model(ModelOptions(path=tiny_model)):
+        pass
+    records = [record for record in caplog.records if record.name == "llamalane.llama"]
+    assert any("llama_model_loader" in record.message for record in records)
+    assert {record.levelno for record in records} == {logging.DEBUG}, "a page of detail for each model is no news"
+    assert all(record.message.strip() and "\n" not in record.message for record in records)
+    output = capfd.readouterr()
+    assert "llama_model_loader" not in output.out + output.err
+
+
+def test_a_step_that_fails_says_why_as_an_error(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    context = Context(model, OPTIONS)
+    batch = Batch(4)
+    batch.add(SequenceId(9), [5], 0, output=True)
+    with caplog.at_level(logging.INFO, "llamalane.llama"), pytest.raises(DecodeError):
+        context.decode(batch)
+    assert any(record.levelno == logging.ERROR and "seq_id" in record.message for record in caplog.records)
+    context.close()
+
+
+def test_the_reason_that_an_exception_tells_is_not_logged_too(
+    tmp_path: Path, tiny_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(tiny_model.read_bytes()[:-100])
+    with caplog.at_level(logging.DEBUG, "llamalane.llama"), pytest.raises(ModelLoadError, match="file bounds"):
+        Model(ModelOptions(path=path))
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
