@@ -14,6 +14,9 @@ import psutil
 _PACKAGES = ("llamalane", "llama-cpp-python", "xllamacpp", "uvicorn", "uvloop", "numpy")
 _LOOK_SECONDS = 1.0
 
+BUSY_CORES = 0.2
+"""The most that other processes may use of the CPU, in cores, for numbers to be worth taking."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:

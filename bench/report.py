@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from llamalane.bench.comparison import ORDER, Comparison, Measurement
-from llamalane.bench.machine import Machine
+from llamalane.bench.machine import BUSY_CORES, Machine
 from llamalane.bench.peers import Peer, Setup
 from llamalane.bench.summary import Distribution
 from llamalane.bench.urgent import UrgentResult
@@ -61,6 +61,7 @@ def comparison_markdown(comparison: Comparison) -> str:
             ),
             "",
             "Tokens/s of each round; CPU in cores, the higher of the two servers' runs.",
+            *_disturbed_lines(comparison),
         ]
     )
 
@@ -139,6 +140,18 @@ def _round_rows(comparison: Comparison, clients: int) -> list[list[object]]:
             ]
         )
     return rows
+
+
+def _disturbed_lines(comparison: Comparison) -> list[str]:
+    measurements = comparison.measurements
+    disturbed = sum(one.cpu.others + one.cpu.stolen > BUSY_CORES for one in measurements)
+    if not disturbed:
+        return []
+    return [
+        "",
+        f"**Disturbed: in {disturbed} of {len(measurements)} runs other work took more than {BUSY_CORES:g} cores.** "
+        "Servers whose threads spin while they wait lose most by that, so these ratios say little.",
+    ]
 
 
 def _median_of(distributions: Iterable[Distribution | None], scale: float, digits: int) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from llamalane.bench.comparison import ComparisonPlan, compare
-from llamalane.bench.machine import Machine, describe_machine
+from llamalane.bench.machine import BUSY_CORES, Machine, describe_machine
 from llamalane.bench.model import find_model
 from llamalane.bench.peers import Peer, Setup
 from llamalane.bench.report import comparison_markdown, measurement_line, to_json, urgent_markdown
@@ -16,8 +16,6 @@ from llamalane.bench.workload import Span, Workload
 from llamalane.errors import LlamalaneError
 from llamalane.streams.cores import available_cores
 
-BUSY_CORES = 0.2
-"""The most that other processes may use of the CPU, in cores, for numbers to be worth taking."""
 _SPREAD = 0.3
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from llamalane.ids import PlanVersion, RequestId
 from llamalane.scheduler.pacing import StepTimeModel
 from llamalane.scheduler.priority import LEAST_URGENT
@@ -47,7 +45,7 @@ class LaneLedger:
             self.sample_seconds += report.times.sample
             self.idle_seconds += report.times.idle
 
-    def fail(self, failure: LaneFailed) -> Iterable[Request]:
+    def fail(self, failure: LaneFailed) -> list[Request]:
         """Take note that the lane lost its context, and return the requests that ran on it."""
         self.failures += 1
         self.down = failure.down

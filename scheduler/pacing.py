@@ -6,6 +6,8 @@ from llamalane.streams import StepReport
 
 SMALLEST_CHUNK = 8
 """A prompt advances by at least so many tokens in a step, whatever the target."""
+FIRST_CHUNK = 64
+"""So many prompt tokens are computed in a step before a lane's speed is known."""
 _WEIGHT = 0.2
 """How much the newest step counts in a running mean."""
 
@@ -40,7 +42,7 @@ class StepTimeModel:
         """Return how many prompt tokens fit a step of `target` seconds beside `decode_rows`, at most `largest`."""
         smallest = min(SMALLEST_CHUNK, largest)
         if not self._token_seconds:
-            return smallest
+            return min(FIRST_CHUNK, largest)
         spare = target - self.decode_seconds(decode_rows)
         return max(smallest, min(largest, int(spare / self._token_seconds)))
 

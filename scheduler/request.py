@@ -12,7 +12,7 @@ import anyio
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.output import OutputText
-from llamalane.scheduler.result import Result
+from llamalane.scheduler.result import Result, Timings, Usage
 from llamalane.streams import FinishReason, Join, Lease, SamplingParameters
 
 
@@ -165,11 +165,21 @@ class Request:
             return self.tokens[: self.lease.cached if self.lease else 0]
         return [*self.tokens, *self.generated[:-1]]
 
-    def accept(self, token: int, finish: FinishReason | None) -> FinishReason | None:
+    def note_admission(self, now: float) -> bool:
+        """Take note that it was put on a lane; returns whether it was for the first time."""
+        if self.admitted_at is not None:
+            return False
+        self.admitted_at = now
+        self.cached = self.lease.cached if self.lease is not None else 0
+        return True
+
+    def accept(self, token: int, finish: FinishReason | None, now: float) -> FinishReason | None:
         """Take the next token and hand over the text that it completes.
 
         Returns why the output ends with it, if it does: for the lane's reason, or because of a stop string.
         """
+        if self.first_token_at is None:
+            self.first_token_at = now
         self.generated.append(token)
         self.since_join += 1
         self.delivery.put(self.output.add(token))
@@ -178,3 +188,25 @@ class Request:
         if finish is not None:
             self.delivery.put(self.output.finish())
         return finish
+
+    def result(self, finish: FinishReason, now: float) -> Result:
+        """Return the result of a request that has ended with `finish`."""
+        assert self.admitted_at is not None
+        assert self.first_token_at is not None
+        assert self.sampling.seed is not None
+        return Result(
+            id=self.id,
+            text=self.output.text,
+            tokens=tuple(self.generated),
+            finish_reason=finish,
+            usage=Usage(len(self.tokens), len(self.generated), self.cached),
+            timings=Timings(
+                wait=self.admitted_at - self.arrival,
+                first_token=self.first_token_at - self.arrival,
+                total=now - self.arrival,
+                lane=self.lane,
+                restarts=self.restarts,
+            ),
+            seed=self.sampling.seed,
+            level=self.level,
+        )

@@ -63,7 +63,11 @@ class ContextOptions:
             )
         if self.micro_batch < 1 or self.threads < 1:
             raise ContextError("micro_batch and threads must be at least 1")
-        for name, known in (("key_type", CACHE_TYPES), ("value_type", CACHE_TYPES), ("flash_attention", FLASH_ATTENTION)):
+        for name, known in (
+            ("key_type", CACHE_TYPES),
+            ("value_type", CACHE_TYPES),
+            ("flash_attention", FLASH_ATTENTION),
+        ):
             if getattr(self, name) not in known:
                 raise ContextError(f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}")
 

@@ -44,9 +44,11 @@ def load(rate: float | None, errors: dict[str, int] | None = None) -> LoadSummar
     )
 
 
-def comparison(rates: dict[int, list[tuple[float | None, float | None]]], build: str = "AVX2") -> Comparison:
+def comparison(
+    rates: dict[int, list[tuple[float | None, float | None]]], build: str = "AVX2", others: float = 0.02
+) -> Comparison:
     measurements = [
-        Measurement(peer=peer, clients=clients, round=number, load=load(rate), cpu=CpuShares(1.9, 0.02, 0.01))
+        Measurement(peer=peer, clients=clients, round=number, load=load(rate), cpu=CpuShares(1.9, others, 0.01))
         for clients, rounds in rates.items()
         for number, pair in enumerate(rounds, 1)
         for peer, rate in zip((Peer.LLAMALANE, Peer.XLLAMACPP), pair, strict=True)
@@ -102,6 +104,12 @@ def test_a_peer_without_tokens_gives_no_ratio() -> None:
 @pytest.mark.parametrize(("build", "told"), [("AVX2", False), ("AVX512", True)])
 def test_different_builds_are_pointed_out(build: str, told: bool) -> None:
     assert ("builds of llama.cpp differ" in comparison_markdown(comparison({8: [(1, 1)]}, build))) is told
+
+
+@pytest.mark.parametrize(("others", "told"), [(0.1, False), (0.3, True)])
+def test_disturbed_runs_are_pointed_out(others: float, told: bool) -> None:
+    markdown = comparison_markdown(comparison({8: [(1, 1)]}, others=others))
+    assert ("Disturbed: in 2 of 2 runs" in markdown) is told
 
 
 def test_json_holds_everything() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llamalane.ids import SequenceId
-from llamalane.scheduler import SamplingParameters
+from llamalane.scheduler import KVConfig, SamplingParameters
 from llamalane.streams.llama import Batch, Context, ContextOptions, Model, ModelOptions, uniform
 
 Logits = npt.NDArray[np.float32]
@@ -26,6 +26,7 @@ Tokens = Sequence[int]
 
 SAFETY = 4
 """Tolerances are so many times the largest difference measured."""
+EXACT = KVConfig(key_type="f32", value_type="f32", flash_attention="off")
 CELLS = 512
 CAPACITY = 512
 
@@ -34,16 +35,16 @@ CAPACITY = 512
 class Written:
     """A prompt and what came after it."""
 
-    prompt: Tokens
-    output: Tokens
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
 
 
 class Solo:
-    """A model with contexts that nothing disturbs. Use it in a `with` block."""
+    """A model with contexts that nothing disturbs, on `kv` as the engine has it. Use it in a `with` block."""
 
-    def __init__(self, path: Path, *, cell_type: str = "f32") -> None:
+    def __init__(self, path: Path, kv: KVConfig = EXACT) -> None:
         self.model = Model(ModelOptions(path=path))
-        self._cell_type = cell_type
+        self._kv = kv
 
     def likeliest_tokens(self, prompt: Tokens, count: int, forbidden: Iterable[int] = ()) -> list[int]:
         """Return what greedy decoding gives."""
@@ -88,9 +89,10 @@ class Solo:
                 sequences=sequences,
                 max_step_tokens=CAPACITY,
                 micro_batch=CAPACITY,
-                threads=2,
-                key_type=self._cell_type,
-                value_type=self._cell_type,
+                threads=1,
+                key_type=self._kv.key_type,
+                value_type=self._kv.value_type,
+                flash_attention=self._kv.flash_attention,
             ),
         )
 
@@ -126,12 +128,13 @@ class Judge:
     def __init__(self, solo: Solo, sampling: SamplingParameters) -> None:
         self._solo = solo
         self._sampling = sampling
+        self._undisturbed: dict[Written, Logits] = {}
         self._forbidden = sorted(solo.model.vocabulary.end_of_generation)
 
     def tolerance(self, texts: Sequence[Written]) -> float:
         """Return how far the numbers can be trusted: from how they differ when 8 texts are written alone or together."""
         assert len(texts) == 8
-        alone = [self._solo.logits_along([text])[0] for text in texts]
+        alone = [self._alone(text) for text in texts]
         together = self._solo.logits_along(texts)
         differences = [
             np.abs(self._measure(one) - self._measure(other)).max()
@@ -144,11 +147,15 @@ class Judge:
         """Judge outputs, each with its seed."""
         verdict = Verdict()
         for number, (text, seed) in enumerate(zip(texts, seeds, strict=True)):
-            (rows,) = self._solo.logits_along([text])
-            for index, (logits, token) in enumerate(zip(rows, text.output, strict=True)):
+            for index, (logits, token) in enumerate(zip(self._alone(text), text.output, strict=True)):
                 distance = self._distance(logits, token, uniform(seed, 0, index))
                 verdict.add(f"text {number}, token {index}", distance, tolerance)
         return verdict
+
+    def _alone(self, text: Written) -> Logits:
+        if text not in self._undisturbed:
+            (self._undisturbed[text],) = self._solo.logits_along([text])
+        return self._undisturbed[text]
 
     def _measure(self, logits: Logits) -> npt.NDArray[np.float64]:
         """Return the numbers whose differences count: what a token is chosen by."""

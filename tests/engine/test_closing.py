@@ -114,8 +114,8 @@ async def test_draining_an_idle_engine_returns_at_once(make_engine: MakeEngine) 
 
 
 async def test_a_request_tokenized_while_draining_begins_is_refused(make_engine: MakeEngine) -> None:
-    """A text long enough to be tokenized beside the loop, and yet not too long for a sequence."""
-    async with make_engine() as engine:
+    """A text so long that it is tokenized beside the event loop; the names of tokens make few tokens of it."""
+    async with make_engine(limit=2048) as engine:
         refused = anyio.Event()
 
         async def submit() -> None:
@@ -123,11 +123,9 @@ async def test_a_request_tokenized_while_draining_begins_is_refused(make_engine:
                 await engine.submit("<unk>" * 1000)
             refused.set()
 
-        with Gate() as gate:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(submit)
-                tasks.start_soon(engine.drain)
-                gate.open()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(submit)
+            tasks.start_soon(engine.drain)
         assert refused.is_set()
 
 
@@ -200,17 +198,18 @@ async def test_cancelling_the_block_ends_everything(make_engine: MakeEngine) -> 
 async def test_cancelling_while_it_drains_ends_everything(make_engine: MakeEngine) -> None:
     gate = Gate()
     engine = make_engine(places=1, open_context=intercepted(gate.pass_through))
+    leaving = anyio.Event()
     with gate:
         async with anyio.create_task_group() as tasks:
 
             async def use() -> None:
                 async with engine:
                     await engine.submit(PROMPT, sampling=greedy(100))
+                    leaving.set()
 
             tasks.start_soon(use)
-            while engine.state is not EngineState.DRAINING:
-                await anyio.wait_all_tasks_blocked()
-                await anyio.lowlevel.checkpoint()
+            await leaving.wait()
+            assert engine.state is EngineState.DRAINING
             tasks.cancel_scope.cancel()
             gate.open()
     assert engine.state is EngineState.CLOSED

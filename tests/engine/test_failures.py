@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from llamalane.errors import DecodeError, EngineClosedError, LaneDownError, RequestFailedError
-from llamalane.scheduler import Engine, EventKind, Result, SamplingParameters
+from llamalane.scheduler import Engine, EventKind, RequestState, Result, SamplingParameters
 from llamalane.scheduler.assembly import OpenContext
 from llamalane.streams.lane import StepContext
 from llamalane.streams.llama import Context, ContextOptions, Model
@@ -149,22 +149,20 @@ async def test_a_context_that_cannot_be_opened_again_counts_as_a_failure(make_en
 
 async def test_the_other_lanes_serve_on(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     as_if_each_lane_had_its_cores(monkeypatch)
-    broken: list[str] = []
 
-    def break_the_first_comer() -> None:
-        name = threading.current_thread().name
-        if not broken:
-            broken.append(name)
-        if name == broken[0]:
+    def break_the_first_lane() -> None:
+        if threading.current_thread().name == "llamalane-lane-0":
             raise DecodeError(-3)
 
-    async with make_engine(lanes=3, places=1, open_context=intercepted(break_the_first_comer)) as engine:
-        # One at a time: a request meets its lane's failures only until it finds another lane.
-        for prompt in PROMPTS:
-            handle = await engine.submit(prompt, sampling=greedy(8))
+    async with make_engine(lanes=3, places=1, open_context=intercepted(break_the_first_lane)) as engine:
+        handles = [await engine.submit(prompt, sampling=greedy(8)) for prompt in PROMPTS]
+        for handle in handles:
             try:
                 assert len((await handle).tokens) == 8
-            except RequestFailedError:
-                assert handle._request.restarts == 3
+            except RequestFailedError:  # it met that lane each time
+                assert handle.state is RequestState.DONE
+        while engine.stats().lanes[0].serving:  # it fails only while it has work
+            await engine.generate(PROMPTS[0], sampling=greedy(1))
+        assert [lane.down for lane in engine.stats().lanes] == [True, False, False]
         assert not engine.down
         assert len((await engine.generate(PROMPTS[0], sampling=greedy(8))).tokens) == 8

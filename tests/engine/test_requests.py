@@ -126,12 +126,12 @@ async def test_a_chat_is_written_by_the_model_s_own_template(make_engine: MakeEn
 
 
 async def test_a_long_text_is_tokenized_like_a_short_one(make_engine: MakeEngine) -> None:
-    """Long texts are tokenized beside the event loop; here, the name of a token makes a text long and its tokens few."""
-    prompt = "</s>" * 2 + "x" * (LIMIT - 20) + "</s>"
-    async with make_engine() as engine:
-        handle = await engine.submit(prompt, sampling=greedy(4))
-        assert handle.prompt_tokens == 1 + 3 + LIMIT - 20
-        assert len((await handle).tokens) == 4
+    """Long texts are tokenized beside the event loop; here the names of tokens make few tokens of one."""
+    async with make_engine(limit=2048) as engine:
+        handle = await engine.submit("a" + "<unk>" * 1000 + "b", sampling=greedy(4))
+        assert handle.prompt_tokens == 1003
+        as_tokens = [*tokens_of("a"), *[0] * 1000, ord("b") + 3]
+        assert (await handle).tokens == (await engine.generate(as_tokens, sampling=greedy(4))).tokens
 
 
 async def test_the_same_seed_gives_the_same_output(make_engine: MakeEngine) -> None:
@@ -281,7 +281,8 @@ async def test_events_tell_the_story_of_a_request(make_engine: MakeEngine) -> No
         result = await engine.generate(PROMPT, sampling=greedy(3))
     assert [kind.value for kind in follower.kinds(result.id)] == ["accepted", "admitted", "started", "ended"]
     steps = [event.step for event in follower.events if event.kind.value == "step"]
-    assert steps == [1, 2, 3]
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) >= 3
     times = [event.time for event in follower.events if event.request]
     assert times == sorted(times)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llamalane.ids import PlanVersion, StepNumber
-from llamalane.scheduler.pacing import SMALLEST_CHUNK, StepTimeModel
+from llamalane.scheduler.pacing import FIRST_CHUNK, SMALLEST_CHUNK, StepTimeModel
 from llamalane.streams import StepReport, StepTimes
 
 LARGEST = 512
@@ -53,9 +53,9 @@ def test_sampling_counts_as_time_of_the_step() -> None:
     assert model.prefill_tokens(8, 0.15, LARGEST) == pytest.approx(100, abs=1)
 
 
-def test_an_unknown_lane_begins_with_the_smallest_chunk() -> None:
+def test_an_unknown_lane_begins_with_a_chunk_of_middling_size() -> None:
     model = StepTimeModel()
-    assert model.prefill_tokens(0, 0.1, LARGEST) == SMALLEST_CHUNK
+    assert model.prefill_tokens(0, 0.1, LARGEST) == FIRST_CHUNK
     model.observe(step(8, 0, 0.05))
     assert model.prefill_tokens(8, 0.1, LARGEST) == SMALLEST_CHUNK
 
@@ -96,4 +96,4 @@ def test_a_lane_that_becomes_slower_gets_smaller_chunks() -> None:
 def test_a_plan_taken_without_a_step_teaches_nothing() -> None:
     model = StepTimeModel()
     model.observe(StepReport("lane", StepNumber(1), PlanVersion(1)))
-    assert model.prefill_tokens(0, 0.1, LARGEST) == SMALLEST_CHUNK
+    assert model.prefill_tokens(0, 0.1, LARGEST) == FIRST_CHUNK

@@ -26,7 +26,8 @@ class Script:
     """What shall happen in the steps of all contexts that one lane opens, and what did happen.
 
     `before_step` is called in the lane's thread with the number of each step, before it is computed; what it raises
-    is what the step fails with; `before_open` likewise with the number of each context. `broken_rows` names steps whose first row of logits is not a number.
+    is what the step fails with. `before_open` is the same for each context. `broken_rows` names steps whose first row
+    of logits is not a number.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Script:
         self.refused = 0
         self.closed = 0
         self.steps = 0
+        self.in_step = False
         self.threads: set[int] = set()
 
 
@@ -58,7 +60,9 @@ class ScriptedContext:
         self._script.threads.add(threading.get_ident())
         self._script.steps += 1
         self._script.before_step(self._script.steps)
+        self._script.in_step = True
         self._inner.decode(batch)
+        self._script.in_step = False
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
         logits = self._inner.logits(batch)

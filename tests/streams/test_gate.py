@@ -80,24 +80,37 @@ def test_whoever_is_exclusive_waits_for_the_steps_under_way_and_steps_wait_for_i
     assert room.most_steps > 1, "no two steps ever ran together: nothing was tested"
 
 
-def test_whoever_is_exclusive_gets_in_between_endless_steps() -> None:
-    gate, over = DeviceGate(), threading.Event()
+def test_no_step_begins_while_somebody_waits_to_be_exclusive() -> None:
+    gate = DeviceGate()
+    order: list[str] = []
+    first_is_in, first_may_go = threading.Event(), threading.Event()
 
-    def step_on() -> int:
-        steps = 0
-        while not over.is_set():
-            with gate.step():
-                steps += 1
-        return steps
+    def first_step() -> None:
+        with gate.step():
+            first_is_in.set()
+            assert first_may_go.wait(TIMEOUT)
 
     def be_exclusive() -> None:
         with gate.exclusive():
-            over.set()
+            order.append("exclusive")
 
-    with ThreadPoolExecutor(4) as executor:
-        stepping = [executor.submit(step_on) for _ in range(3)]
-        executor.submit(be_exclusive).result(TIMEOUT)
-        assert all(steps.result(TIMEOUT) >= 0 for steps in stepping)
+    def second_step() -> None:
+        with gate.step():
+            order.append("step")
+
+    with ThreadPoolExecutor(3) as executor:
+        done = [executor.submit(first_step)]
+        assert first_is_in.wait(TIMEOUT)
+        done.append(executor.submit(be_exclusive))
+        while not gate._exclusive:
+            os.sched_yield()
+        done.append(executor.submit(second_step))
+        for _ in range(100):
+            give_way()  # a chance for the second step to begin too early
+        first_may_go.set()
+        for each in done:
+            each.result(TIMEOUT)
+    assert order == ["exclusive", "step"]
 
 
 @pytest.mark.parametrize("name", ["step", "exclusive"])

@@ -75,7 +75,8 @@ def test_one_plan_is_enough_for_a_whole_request(start: Callable[..., Lane], inbo
 
 
 def test_times_say_where_a_step_s_time_went(start: Callable[..., Lane], inbox: Inbox) -> None:
-    start().post(plan(1, join("a", 0, PROMPT, max_tokens=5, sampling=ENDLESS)))
+    lane = start()
+    lane.post(plan(1, join("a", 0, PROMPT, max_tokens=5, sampling=ENDLESS)))
     times = [report.times for report in inbox.reports_until("a")]
     previous_end = -math.inf
     for i, step in enumerate(times):
@@ -86,6 +87,12 @@ def test_times_say_where_a_step_s_time_went(start: Callable[..., Lane], inbox: I
         if i:
             assert step.begin - step.idle == pytest.approx(previous_end)
         previous_end = step.begin + step.decode + step.sample
+    lane.post(plan(2, leave("a")))
+    assert inbox.report().times is None
+    lane.post(plan(3, join("b", max_tokens=1)))
+    after_sleep = inbox.report().times
+    assert after_sleep is not None
+    assert after_sleep.idle == 0
 
 
 def test_a_long_prompt_is_computed_in_chunks_of_the_plan_s_size(
@@ -98,9 +105,7 @@ def test_a_long_prompt_is_computed_in_chunks_of_the_plan_s_size(
     assert shortfall(model, PROMPT, tokens_of("a", reports)) < ROUNDING
 
 
-def test_rows_run_together_and_end_each_at_its_own_time(
-    start: Callable[..., Lane], inbox: Inbox, model: Model
-) -> None:
+def test_rows_run_together_and_end_each_at_its_own_time(start: Callable[..., Lane], inbox: Inbox, model: Model) -> None:
     prompts = {"a": PROMPT, "b": PROMPT[::-1], "c": PROMPT[:4], "d": [200]}
     lengths = {"a": 9, "b": 1, "c": 5, "d": 7}
     joins = [join(name, i, prompts[name], max_tokens=lengths[name], sampling=ENDLESS) for i, name in enumerate("abcd")]
@@ -133,7 +138,7 @@ def test_who_leaves_gets_nothing_more(start: Callable[..., Lane], inbox: Inbox) 
     inbox.report()
     lane.post(plan(2, leave("a", keep=len(PROMPT)), join("b", 1, PROMPT, max_tokens=3, sampling=ENDLESS)))
     reports = inbox.reports_until("b")
-    left = [report.left for report in reports]
+    left: list[tuple[str, ...]] = [report.left for report in reports]
     assert left.count(("a",)) == 1
     after = reports[left.index(("a",)) :]
     assert outputs_of("a", after) == []
@@ -182,6 +187,20 @@ def test_a_restarted_request_draws_on_as_if_nothing_had_happened(start: Callable
     tokens = [*PROMPT, *whole[:4]]
     lane.post(plan(2, join("b", 1, tokens, generated=4, max_tokens=6, sampling=seeded)))
     assert tokens_of("b", inbox.reports_until("b")) == whole[4:]
+
+
+def test_penalties_look_at_the_prompt_too(start: Callable[..., Lane], inbox: Inbox) -> None:
+    prompt = list(range(3, 203))
+    strict = SamplingParameters(
+        temperature=0, seed=0, ignore_eos=True, presence_penalty=2.0, frequency_penalty=2.0, repeat_last_n=-1
+    )
+    lane = start()
+    lane.post(plan(1, join("free", 0, prompt, max_tokens=1, sampling=ENDLESS)))
+    (free,) = tokens_of("free", inbox.reports_until("free"))
+    assert free in prompt
+    lane.post(plan(2, join("strict", 1, prompt, max_tokens=1, sampling=strict)))
+    (penalized,) = tokens_of("strict", inbox.reports_until("strict"))
+    assert penalized not in prompt
 
 
 def test_no_edit_is_lost_when_plans_are_replaced_in_the_mailbox(start: Callable[..., Lane], inbox: Inbox) -> None:
@@ -268,7 +287,6 @@ def test_closing_waits_for_the_step_under_way_which_is_told_of(model: Model, inb
         reports.append(inbox.report())
     assert len(reports) == script.steps >= 2
     assert len(tokens_of("a", reports)) == len(reports)
-    assert finish_of("a", reports) is None
 
 
 def test_what_keeps_the_first_context_from_opening_is_raised(model: Model) -> None:
@@ -326,21 +344,21 @@ def test_lanes_on_one_device_step_side_by_side(start: Callable[..., Lane], inbox
 def test_contexts_are_made_and_freed_between_the_other_lanes_steps(
     start: Callable[..., Lane], inbox: Inbox, model: Model
 ) -> None:
-    inside = threading.Lock()
+    opening = threading.Lock()
 
     def step_alone(_: int) -> None:
-        assert inside.acquire(blocking=False), "a context is made during a step"
-        inside.release()
+        assert not opening.locked(), "a step begins while a context is made"
 
     def open_alone(_: int) -> None:
-        with inside:
-            for _ in range(5):
+        with opening:
+            for _ in range(3):
+                assert not steady.in_step, "a context is made during a step"
                 Context(model, OPTIONS).close()
 
-    gate = DeviceGate()
-    lane = start(Script(step_alone), name="steady", gate=gate)
+    gate, steady = DeviceGate(), Script(step_alone)
+    lane = start(steady, name="steady", gate=gate)
     lane.post(plan(1, join("a", 0, PROMPT, max_tokens=200, sampling=ENDLESS)))
     inbox.report()
-    for i in range(3):
+    for i in range(6):
         open_lane(model, Script(before_open=open_alone), name=f"passing-{i}", gate=gate).close()
     assert len(tokens_of("a", inbox.reports_until("a"))) == 199

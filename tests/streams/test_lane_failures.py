@@ -10,7 +10,7 @@ from llamalane.errors import ContextError, DecodeError
 from llamalane.streams import LaneFailed, SamplingParameters
 from llamalane.streams.lane import MAX_FAILURES, Lane
 from llamalane.streams.llama import Model, ModelOptions
-from tests.streams.lane_rig import Inbox, Script, open_lane, shortfall, tokens_of
+from tests.streams.lane_rig import TIMEOUT, Inbox, Script, open_lane, shortfall, tokens_of
 from tests.streams.plans import join, leave, plan
 
 PROMPT = list(range(70, 90))
@@ -75,24 +75,38 @@ def test_a_failed_step_costs_the_context_and_the_lane_builds_another(
     lane.post(plan(2, join("a", 0, tokens, generated=2, max_tokens=3, sampling=ENDLESS), epoch=1))
     reports = inbox.reports_until("a")
     assert reports[0].prefill_tokens == len(tokens), "the new context was taken for the old one"
+    assert reports[0].times is not None
+    assert reports[0].times.idle == 0
     assert shortfall(model, PROMPT, tokens_of("a", [*first, *reports])) < ROUNDING
     assert [report.step for report in (*first, *reports)] == [1, 2, 3, 4, 5]
 
 
 def test_plans_made_before_the_failure_are_dropped(start: Callable[[Script], Lane], inbox: Inbox) -> None:
-    lane = start(failing_in(1))
+    in_step, go_on, next_step = threading.Event(), threading.Event(), threading.Event()
+
+    def follow(step: int) -> None:
+        if step == 1:
+            raise DecodeError(-3)
+        if step == 2:
+            in_step.set()
+            assert go_on.wait(TIMEOUT)
+        else:
+            next_step.set()  # the lane has been at its mailbox since
+
+    lane = start(Script(follow))
     lane.post(plan(1, join("a", max_tokens=5)))
     inbox.failure()
     inbox.ready()
-    lane.post(plan(3, join("b", 0, PROMPT, max_tokens=100, sampling=ENDLESS), epoch=1))
-    inbox.report()
-    lane.post(plan(4, leave("b"), join("stale", 1, PROMPT), epoch=0))
-    # By the second report from here the lane has passed its mailbox.
-    reports = [inbox.report() for _ in range(2)]
-    lane.post(plan(4, join("c", 2, PROMPT, max_tokens=2), epoch=1))
-    reports += inbox.reports_until("c")
+    lane.post(plan(2, join("b", 0, PROMPT, max_tokens=100, sampling=ENDLESS), epoch=1))
+    assert in_step.wait(TIMEOUT)
+    lane.post(plan(3, leave("b"), join("stale", 1, PROMPT), epoch=0))
+    go_on.set()
+    assert next_step.wait(TIMEOUT)
+    lane.post(plan(3, join("c", 2, PROMPT, max_tokens=2), epoch=1))
+    reports = inbox.reports_until("b", "c")
     assert tokens_of("stale", reports) == []
-    assert len(tokens_of("b", reports)) == len(reports), "the old plan took it out"
+    assert len(tokens_of("b", reports)) == 100, "the old plan took it out"
+    assert len(tokens_of("c", reports)) == 2
     assert all(report.left == () for report in reports)
 
 
@@ -123,9 +137,7 @@ def test_a_step_between_failures_starts_the_count_anew(start: Callable[[Script],
         inbox.ready()
 
 
-def test_a_context_that_cannot_be_built_anew_counts_as_a_failure(
-    start: Callable[[Script], Lane], inbox: Inbox
-) -> None:
+def test_a_context_that_cannot_be_built_anew_counts_as_a_failure(start: Callable[[Script], Lane], inbox: Inbox) -> None:
     def refuse_the_second(number: int) -> None:
         if number == 2:
             raise MemoryError("no room for cells")

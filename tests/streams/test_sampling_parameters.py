@@ -25,9 +25,13 @@ OPEN_BELOW = {"top_p": 1, "repeat_penalty": 100}
 WHOLE = ["max_tokens", "top_k", "repeat_last_n", "seed"]
 
 
+def allowed(**fields: Any) -> SamplingParameters:
+    return SamplingParameters(**fields)
+
+
 def refused(**fields: Any) -> InvalidRequestError:
     with pytest.raises(InvalidRequestError) as caught:
-        SamplingParameters(**fields)
+        allowed(**fields)
     assert caught.value.param == next(iter(fields))
     return caught.value
 
@@ -35,7 +39,7 @@ def refused(**fields: Any) -> InvalidRequestError:
 @pytest.mark.parametrize("name", BOUNDS)
 def test_both_ends_of_a_range_are_allowed(name: str) -> None:
     for value in BOUNDS[name]:
-        assert getattr(SamplingParameters(**{name: value}), name) == value
+        assert getattr(allowed(**{name: value}), name) == value
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -48,8 +52,8 @@ def test_a_value_outside_names_the_field_the_range_and_the_value(name: str) -> N
 @pytest.mark.parametrize("name", OPEN_BELOW)
 def test_a_range_that_is_open_below(name: str) -> None:
     highest = OPEN_BELOW[name]
-    for allowed in (1e-9, highest):
-        SamplingParameters(**{name: allowed})
+    for end in (1e-9, highest):
+        allowed(**{name: end})
     for value in (0, -1, highest * 1.01):
         assert str(refused(**{name: value})) == f"{name} must be above 0 and at most {highest}; got {value!r}"
 
@@ -69,7 +73,7 @@ def test_what_counts_things_is_a_whole_number(name: str, value: float) -> None:
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SamplingParameters)])
 def test_only_what_may_be_left_open_can_be_none(name: str) -> None:
     if name in ("max_tokens", "seed"):
-        assert getattr(SamplingParameters(**{name: None}), name) is None
+        assert getattr(allowed(**{name: None}), name) is None
     else:
         refused(**{name: None})
 

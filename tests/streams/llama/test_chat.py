@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -48,10 +49,8 @@ def test_the_prompt_has_the_bos_once_though_template_and_model_both_add_it(model
 def test_rendering_leaves_the_messages_alone(template: Callable[[str], ChatTemplate]) -> None:
     chat = template("{% set _ = messages[0].update({'content': 'changed'}) %}{{ messages[0].content }}")
     messages = [dict(message) for message in MESSAGES]
-    try:
+    with contextlib.suppress(ChatTemplateError):  # the sandbox may forbid it altogether
         chat.render(messages)
-    except ChatTemplateError:
-        pass  # the sandbox may forbid it altogether
     assert messages == MESSAGES
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,9 +60,7 @@ def test_what_llama_cpp_refuses_is_told_in_its_own_words(model: Model) -> None:
 def test_cache_types_and_flash_attention_change_the_output_little(
     model: Model, context: Context, cache_type: str, flash_attention: str
 ) -> None:
-    options = dataclasses.replace(
-        OPTIONS, key_type=cache_type, value_type=cache_type, flash_attention=flash_attention
-    )
+    options = dataclasses.replace(OPTIONS, key_type=cache_type, value_type=cache_type, flash_attention=flash_attention)
     other = Context(model, options)
     difference = step(other, (FIRST, PROMPT)) - step(context, (FIRST, PROMPT))
     assert abs(difference).max() < 0.1
@@ -192,37 +191,38 @@ def _logits_of_more_rows_than_were_asked_for(context: Context, batch: Batch) -> 
 
 
 def _logits_of_a_step_that_failed(context: Context, batch: Batch) -> None:
+    step(context, (FIRST, [1, 2]))
     batch.add(SequenceId(3), [5], 0, output=True)
     with pytest.raises(DecodeError):
         context.decode(batch)
     context.logits(batch)
 
 
-MISUSES = [
-    _too_many_tokens,
-    _no_token,
-    _too_many_outputs,
-    _token_beyond_the_vocabulary,
-    _negative_token,
-    _sequence_beyond_the_last,
-    _negative_sequence,
-    _gap_in_the_positions,
-    _position_before_the_end,
-    _remove_from_no_sequence,
-    _remove_from_a_negative_sequence,
-    _length_of_no_sequence,
-    _length_of_a_negative_sequence,
-    _logits_before_any_step,
-    _logits_of_more_rows_than_were_asked_for,
-    _logits_of_a_step_that_failed,
-]
+MISUSES: dict[Callable[[Context, Batch], None], str] = {
+    _too_many_tokens: "from 1 to 32 tokens; got 33",
+    _no_token: "from 1 to 32 tokens; got 0",
+    _too_many_outputs: "logits for 3 rows at most; got 4",
+    _token_beyond_the_vocabulary: "outside the vocabulary of 260",
+    _negative_token: "outside the vocabulary of 260",
+    _sequence_beyond_the_last: "returned -1",
+    _negative_sequence: "returned -1",
+    _gap_in_the_positions: "returned -1",
+    _position_before_the_end: "returned -1",
+    _remove_from_no_sequence: "from 0 to 2; got 3",
+    _remove_from_a_negative_sequence: "from 0 to 2; got -1",
+    _length_of_no_sequence: "from 0 to 2; got 3",
+    _length_of_a_negative_sequence: "from 0 to 2; got -1",
+    _logits_before_any_step: "gave logits for 0 rows, not for 1",
+    _logits_of_more_rows_than_were_asked_for: "gave logits for 1 rows, not for 2",
+    _logits_of_a_step_that_failed: "gave logits for 0 rows, not for 1",
+}
 
 
 @pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.__name__.strip("_"))
 def test_a_misuse_is_refused_and_the_context_serves_on(
     model: Model, context: Context, misuse: Callable[[Context, Batch], None]
 ) -> None:
-    with pytest.raises(ContextError):
+    with pytest.raises(ContextError, match=MISUSES[misuse]):
         misuse(context, Batch(64))
     context.remove(FIRST)
     untouched = Context(model, OPTIONS)
@@ -277,17 +277,17 @@ def test_removing_a_whole_sequence_leaves_the_others(models: Mapping[Kind, Model
 
 @pytest.mark.parametrize("kind", [Kind.DENSE, Kind.SLIDING])
 def test_attention_can_go_back_and_take_another_way(models: Mapping[Kind, Model], kind: Kind) -> None:
-    # Longer than the sliding window, so that cells which it has passed are needed again.
-    start, wrong, right = list(range(100, 160)), list(range(30, 60)), [200, 201]
-    context = Context(models[kind], OPTIONS)
-    for tokens in (start[:30], start[30:], wrong):
-        step(context, (FIRST, tokens))
+    # Further back than the sliding window reaches, and than a cache for no more than the window would.
+    dice = random.Random(0)
+    start, wrong, right = ([dice.randrange(3, 259) for _ in range(count)] for count in (100, 400, 5))
+    context = Context(models[kind], dataclasses.replace(OPTIONS, cells=1024))
+    for sequence, tokens in ((FIRST, start + wrong), (SECOND, start)):
+        for i in range(0, len(tokens), 25):
+            step(context, (sequence, tokens[i : i + 25]))
     assert context.remove(FIRST, len(start))
     assert context.length(FIRST) == len(start)
-    back = step(context, (FIRST, right))
-    for tokens in (start[:30], start[30:]):
-        step(context, (SECOND, tokens))
-    assert abs(step(context, (SECOND, right)) - back).max() < 0.05
+    there_and_back, straight = step(context, (FIRST, right), (SECOND, right))
+    assert abs(there_and_back - straight).max() < 0.05
     context.close()
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ def test_a_character_split_over_tokens_is_shown_when_it_is_whole() -> None:
 def test_text_cut_anywhere_comes_back_whole(text: str, data: st.DataObject) -> None:
     encoded = text.encode()
     cuts = sorted(data.draw(st.sets(st.integers(0, len(encoded)), max_size=6)) | {0, len(encoded)})
-    pieces = [encoded[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+    pieces = [encoded[start:end] for start, end in itertools.pairwise(cuts)]
     detokenizer = Detokenizer(pieces)
     shown = [detokenizer.add(token) for token in range(len(pieces))]
     assert "".join(shown) == text

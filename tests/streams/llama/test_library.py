@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from llamalane.errors import DecodeError, ModelLoadError
 from llamalane.ids import SequenceId
 from llamalane.streams.llama import Batch, Context, Model, ModelOptions, library
-from llamalane.streams.llama.library import SPIN_COUNT
+from llamalane.streams.llama.library import SPIN_COUNT, _Log
 from tests.streams.llama.conftest import OPTIONS
 
 SPIN = "GOMP_SPINCOUNT"
@@ -76,6 +77,41 @@ def test_what_llama_cpp_says_goes_to_logging_line_by_line(
     assert all(record.message.strip() and "\n" not in record.message for record in records)
     output = capfd.readouterr()
     assert "llama_model_loader" not in output.out + output.err
+
+
+def test_a_line_that_comes_in_pieces_is_one_message_of_the_first_piece_s_level(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = _Log()
+    pieces = [(4, b"broken: "), (5, b"out of "), (5, b"luck\nand "), (5, b"more\n"), (3, b"\n"), (3, b"\xff\n")]
+    with caplog.at_level(logging.DEBUG, "llamalane.llama"):
+        for level, text in pieces:
+            log.receive(level, text, None)
+    assert [(record.levelno, record.message) for record in caplog.records] == [
+        (logging.ERROR, "broken: out of luck"),
+        (logging.ERROR, "and more"),
+        (logging.WARNING, "\ufffd"),
+    ]
+
+
+def test_lines_of_two_threads_are_not_mixed(caplog: pytest.LogCaptureFixture) -> None:
+    log = _Log()
+    with caplog.at_level(logging.DEBUG, "llamalane.llama"), ThreadPoolExecutor(1) as executor:
+        log.receive(3, b"one ", None)
+        executor.submit(log.receive, 4, b"two\n", None).result()
+        log.receive(5, b"line\n", None)
+    assert caplog.messages == ["two", "one line"]
+
+
+def test_errors_are_gathered_from_the_asking_thread_only(caplog: pytest.LogCaptureFixture) -> None:
+    log = _Log()
+    with log.collect_errors() as errors, ThreadPoolExecutor(1) as executor:
+        log.receive(4, b"mine\n", None)
+        log.receive(3, b"a warning\n", None)
+        executor.submit(log.receive, 4, b"another thread's\n", None).result()
+    log.receive(4, b"later\n", None)
+    assert errors == ["mine"]
+    assert caplog.messages == ["a warning", "another thread's", "later"]
 
 
 def test_a_step_that_fails_says_why_as_an_error(model: Model, caplog: pytest.LogCaptureFixture) -> None:

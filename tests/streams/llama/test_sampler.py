@@ -137,10 +137,13 @@ class TestPenalties:
         history = [50, 70, 71]
         assert self.first(make, candidates, history=history, presence_penalty=1.0, repeat_last_n=last) == expected
 
-    def test_no_more_tokens_count_than_fit_a_sequence(self, make: MakeSampler, candidates: Candidates) -> None:
+    @pytest.mark.parametrize("last", [-1, 10**6])
+    def test_no_more_tokens_count_than_fit_a_sequence(
+        self, make: MakeSampler, candidates: Candidates, last: int
+    ) -> None:
         for earlier, expected in ((WINDOW - 1, 60), (WINDOW, 50)):
             history = [50] + [70] * earlier
-            assert self.first(make, candidates, history=history, presence_penalty=1.0, repeat_last_n=-1) == expected
+            assert self.first(make, candidates, history=history, presence_penalty=1.0, repeat_last_n=last) == expected
 
     def test_what_was_chosen_counts_too(self, make: MakeSampler, candidates: Candidates) -> None:
         sampler = make(temperature=0.0, presence_penalty=1.0, repeat_last_n=1)

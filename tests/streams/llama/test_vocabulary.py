@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ FIRST_BYTE = 3
 
 
 @pytest.fixture(scope="session")
-def smollm2_vocabulary(smollm2: Path) -> Vocabulary:
-    return Model(ModelOptions(path=smollm2)).vocabulary
+def smollm2_vocabulary(smollm2: Path) -> Iterator[Vocabulary]:
+    with Model(ModelOptions(path=smollm2)) as model:
+        yield model.vocabulary
 
 
 def tokenize(vocabulary: Vocabulary, text: str) -> list[int]:
@@ -68,7 +70,7 @@ def test_names_of_control_tokens_are_text_unless_asked(vocabulary: Vocabulary) -
     assert tokenize(vocabulary, "</s>") == [FIRST_BYTE + byte for byte in b"</s>"]
 
 
-@pytest.mark.parametrize("text", ["\ud800", "ab\udfff", "\ud83d"])
+@pytest.mark.parametrize("text", ["\ud800", "ab\udfff", "\ud83d!"])
 def test_lone_surrogates_are_refused(vocabulary: Vocabulary, text: str) -> None:
     with pytest.raises(InvalidRequestError, match="not valid Unicode") as caught:
         tokenize(vocabulary, text)
@@ -106,9 +108,7 @@ def test_a_model_that_wants_a_bos_gets_exactly_one(model: Model, extra: int, res
 
 
 @pytest.mark.parametrize("extra", [0, 1, 2, 3])
-def test_a_model_that_wants_none_keeps_one_that_its_template_wrote(
-    tiny_model: Path, extra: int
-) -> None:
+def test_a_model_that_wants_none_keeps_one_that_its_template_wrote(tiny_model: Path, extra: int) -> None:
     with Model(ModelOptions(path=tiny_model)) as model:
         model.vocabulary.adds_bos = False
         assert model.vocabulary.with_one_bos([BOS] * extra + [9, BOS]) == [BOS] * min(extra, 1) + [9, BOS]
