@@ -33,6 +33,12 @@ from tests.models.tiny_gguf import BOS
 
 LIMIT = 256
 """Tokens of one sequence in the engines of these tests."""
+EXACT = KVConfig(key_type="f32", value_type="f32", flash_attention="off")
+"""Computes with floats of 32 bits throughout.
+
+Only so can outputs be compared token by token: with flash attention, which computes with 16 bits, the numbers depend
+enough on a step's shape to turn one token of some hundreds that are drawn.
+"""
 SPACE = 259
 """The tiny model's token for a space, its last one."""
 
@@ -59,20 +65,17 @@ def config_for(
     lanes: int = 1,
     limit: int = LIMIT,
     max_step_tokens: int = 512,
+    kv: KVConfig = EXACT,
     **scheduler: Any,
 ) -> EngineConfig:
-    """A small engine that computes with floats of 32 bits throughout.
-
-    Only so can outputs be compared token by token: with flash attention, which computes with 16 bits, the numbers depend
-    enough on a step's shape to turn one token of some hundreds that are drawn.
-    """
+    """A small engine; `kv` is completed with the budget for `limit` tokens on each place."""
     return EngineConfig(
         models=[ModelConfig(path=model, name="tiny", aliases=["also-tiny"])],
         streams=StreamsConfig(
-            lanes=[LaneConfig(name=f"lane-{number}", places=places) for number in range(lanes)],
+            lanes=[LaneConfig(name=f"lane-{number}", places=places, threads=1) for number in range(lanes)],
             max_step_tokens=max_step_tokens,
         ),
-        kv=KVConfig(budget=limit * places * lanes, key_type="f32", value_type="f32", flash_attention="off"),
+        kv=kv.model_copy(update={"budget": limit * places * lanes}),
         scheduler=SchedulerConfig(**scheduler),
     )
 

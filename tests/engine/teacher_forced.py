@@ -20,13 +20,13 @@ import numpy.typing as npt
 from llamalane.ids import SequenceId
 from llamalane.scheduler import KVConfig, SamplingParameters
 from llamalane.streams.llama import Batch, Context, ContextOptions, Model, ModelOptions, uniform
+from tests.engine.running import EXACT
 
 Logits = npt.NDArray[np.float32]
 Tokens = Sequence[int]
 
 SAFETY = 4
 """Tolerances are so many times the largest difference measured."""
-EXACT = KVConfig(key_type="f32", value_type="f32", flash_attention="off")
 CELLS = 512
 CAPACITY = 512
 
@@ -132,7 +132,7 @@ class Judge:
         self._forbidden = sorted(solo.model.vocabulary.end_of_generation)
 
     def tolerance(self, texts: Sequence[Written]) -> float:
-        """Return how far the numbers can be trusted: from how they differ when 8 texts are written alone or together."""
+        """Return how far numbers may be off, by how they differ between 8 texts written alone and together."""
         assert len(texts) == 8
         alone = [self._alone(text) for text in texts]
         together = self._solo.logits_along(texts)

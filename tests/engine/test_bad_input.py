@@ -105,9 +105,7 @@ async def test_a_prompt_of_10_megabytes_is_refused_before_it_is_tokenized(make_e
         [17],
     ],
 )
-async def test_messages_that_the_template_refuses_are_refused(
-    make_engine: MakeEngine, messages: list[Any]
-) -> None:
+async def test_messages_that_the_template_refuses_are_refused(make_engine: MakeEngine, messages: list[Any]) -> None:
     async with make_engine() as engine:
         with pytest.raises(ChatTemplateError) as caught:
             await engine.submit_chat(messages)
@@ -127,7 +125,7 @@ async def test_a_refused_request_leaves_its_slot_in_the_queue(make_engine: MakeE
             with pytest.raises(PromptTooLongError):
                 await engine.submit([5] * LIMIT)
             with pytest.raises(InvalidPriorityError):
-                await engine.submit(PROMPT, priority=cast(int, 9))
+                await engine.submit(PROMPT, priority=9)
         assert await engine.generate(PROMPT, sampling=greedy(1))
 
 

@@ -41,12 +41,13 @@ in_every_way = pytest.mark.parametrize("submit", [generate, submit_tokens, chat]
 @in_every_way
 async def test_requests_need_a_running_engine(make_engine: MakeEngine, submit: Submit) -> None:
     engine = make_engine()
-    assert engine.state is EngineState.NEW
+    states = [engine.state]
     with pytest.raises(EngineClosedError, match="new"):
         await submit(engine)
     async with engine:
-        assert engine.state is EngineState.READY
-    assert engine.state is EngineState.CLOSED
+        states.append(engine.state)
+    states.append(engine.state)
+    assert states == [EngineState.NEW, EngineState.READY, EngineState.CLOSED]
     with pytest.raises(EngineClosedError, match="closed"):
         await submit(engine)
 
@@ -170,10 +171,15 @@ async def test_leaving_waits_no_longer_than_configured(make_engine: MakeEngine) 
 
 async def test_an_error_in_the_block_ends_requests_and_comes_out_as_it_is(make_engine: MakeEngine) -> None:
     engine = make_engine(places=1)
-    with pytest.raises(ZeroDivisionError):
+    handles = []
+
+    async def use() -> None:
         async with engine:
-            handles = [await engine.submit(PROMPT, sampling=greedy(200)) for _ in range(3)]
+            handles.extend([await engine.submit(PROMPT, sampling=greedy(200)) for _ in range(3)])
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await use()
     assert engine.state is EngineState.CLOSED
     for handle in handles:
         with pytest.raises(EngineClosedError):
@@ -226,12 +232,17 @@ async def test_a_file_that_is_no_model_is_told(make_engine: MakeEngine, tmp_path
     assert engine.state is EngineState.CLOSED
 
 
-async def test_a_truncated_model_is_told(make_engine: MakeEngine, tiny_model: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def half_a_model(tiny_model: Path, tmp_path: Path) -> Path:
     path = tmp_path / "half.gguf"
     content = tiny_model.read_bytes()
     path.write_bytes(content[: len(content) // 2])
+    return path
+
+
+async def test_a_truncated_model_is_told(make_engine: MakeEngine, half_a_model: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"half\.gguf"):
-        async with make_engine(path):
+        async with make_engine(half_a_model):
             pass
 
 

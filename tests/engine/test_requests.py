@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -89,11 +91,13 @@ async def test_several_iterators_share_the_text(make_engine: MakeEngine) -> None
 async def test_an_iteration_may_be_broken_off(make_engine: MakeEngine) -> None:
     async with make_engine() as engine:
         handle = await engine.submit(PROMPT, sampling=greedy(40))
-        async for first in handle:
+        taken = []
+        async for piece in handle:
+            taken.append(piece)
             break
         rest = await collect(handle)
         result = await handle
-    assert first + "".join(rest) == result.text
+    assert "".join(taken + rest) == result.text
 
 
 async def test_text_and_tokens_are_the_same_prompt(make_engine: MakeEngine) -> None:
@@ -200,16 +204,18 @@ async def test_the_model_may_end_its_output(make_engine: MakeEngine) -> None:
     assert EOS not in ignored.tokens
 
 
-@pytest.mark.parametrize("sampling", [greedy, lambda count, **options: seeded(1, count, **options)])
-async def test_a_bias_forces_or_forbids_a_token(make_engine: MakeEngine, sampling: type[SamplingParameters]) -> None:
+@pytest.mark.parametrize("sampling", [greedy, functools.partial(seeded, 1)])
+async def test_a_bias_forces_or_forbids_a_token(
+    make_engine: MakeEngine, sampling: Callable[..., SamplingParameters]
+) -> None:
     letter = ord("q") + 3
     async with make_engine() as engine:
-        plain = await engine.generate(PROMPT, sampling=sampling(20))  # type: ignore[misc]
-        forced = await engine.generate(PROMPT, sampling=sampling(20, logit_bias={letter: 100}))  # type: ignore[misc]
+        plain = await engine.generate(PROMPT, sampling=sampling(20))
+        forced = await engine.generate(PROMPT, sampling=sampling(20, logit_bias={letter: 100}))
         unwanted = plain.tokens[0]
         without = await engine.generate(
             PROMPT,
-            sampling=sampling(20, logit_bias={unwanted: float("-inf")}),  # type: ignore[misc]
+            sampling=sampling(20, logit_bias={unwanted: float("-inf")}),
         )
     assert forced.text == "q" * 20
     assert unwanted not in without.tokens

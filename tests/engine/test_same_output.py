@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llamalane.scheduler import Engine, EngineConfig, KVConfig, LaneConfig, ModelConfig, SamplingParameters, StreamsConfig
+from llamalane.scheduler import (
+    Engine,
+    EngineConfig,
+    KVConfig,
+    LaneConfig,
+    ModelConfig,
+    SamplingParameters,
+    StreamsConfig,
+)
 from tests.engine.conftest import MakeEngine
 from tests.engine.running import greedy, seeded
 from tests.engine.teacher_forced import Judge, Solo, Verdict, Written, cumulative
@@ -96,9 +104,7 @@ async def test_the_check_notices_a_wrong_token(tiny_model: Path) -> None:
     with Solo(tiny_model) as solo:
         prompts = [solo.model.vocabulary.tokenize(text, add_special=True, parse_special=False) for text in PROMPTS]
         forbidden = solo.model.vocabulary.end_of_generation
-        texts = [
-            Written(tuple(prompt), tuple(solo.likeliest_tokens(prompt, 8, forbidden))) for prompt in prompts[:8]
-        ]
+        texts = [Written(tuple(prompt), tuple(solo.likeliest_tokens(prompt, 8, forbidden))) for prompt in prompts[:8]]
         judge = Judge(solo, greedy(8))
         tolerance = judge.tolerance(texts)
         right = judge.judge(texts, [0] * 8, tolerance)

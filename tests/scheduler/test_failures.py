@@ -99,7 +99,7 @@ def test_requests_take_their_old_place_in_the_order(start: Start) -> None:
     urgent = harness.submit(1, max_tokens=3)
     fail_and_reopen(harness)
     assert urgent.state is RequestState.RUNNING
-    while urgent.state is not RequestState.DONE:
+    while harness.is_there(urgent):
         harness.step()
     assert older.state is RequestState.RUNNING
     assert younger.state is RequestState.WAITING

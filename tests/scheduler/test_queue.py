@@ -164,9 +164,8 @@ def test_the_queue_is_bounded_in_requests() -> None:
 
 def test_a_slot_counts_until_it_is_filled_or_given_back() -> None:
     maker, queue = RequestMaker(), WaitingQueue(1, 10**9, retry_after=lambda: 1.0)
-    with queue.reserve_nowait():
-        with pytest.raises(QueueFullError):
-            queue.reserve_nowait()
+    with queue.reserve_nowait(), pytest.raises(QueueFullError):
+        queue.reserve_nowait()
     with pytest.raises(ZeroDivisionError), queue.reserve_nowait():
         raise ZeroDivisionError  # as when a prompt turns out to be invalid
     with queue.reserve_nowait() as slot:

@@ -145,7 +145,7 @@ def test_a_stop_string_ends_the_row_and_surplus_tokens_do_not_count(start: Start
     assert request.state is RequestState.LEAVING
     assert harness.pool.leased == 1, "the place is held until the lane has confirmed"
     harness.step()
-    assert request.state is RequestState.DONE
+    assert not harness.is_there(request)
     assert list(request.delivery.take_nowait()) == list(result.text)
     harness.check_conserved()
 

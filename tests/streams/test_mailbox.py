@@ -11,7 +11,7 @@ from llamalane.ids import PlanVersion
 from llamalane.streams import StepPlan
 from llamalane.streams.lane import Mailbox
 
-TIMEOUT = 60.0
+TIMEOUT = 30.0
 
 
 def plan(version: int) -> StepPlan:
@@ -84,13 +84,13 @@ def test_no_plan_is_lost_between_looking_and_taking() -> None:
 
     with ThreadPoolExecutor(1) as executor:
         taking = executor.submit(take_all)
-        for number in range(rounds):
-            mailbox.post(plan(2 * number + 1))
-            mailbox.post(plan(2 * number + 2))
-            if not round_over.acquire(timeout=TIMEOUT):
-                mailbox.close()
-                pytest.fail(f"plan {2 * number + 2} was lost")
-        mailbox.close()
+        try:
+            for number in range(rounds):
+                mailbox.post(plan(2 * number + 1))
+                mailbox.post(plan(2 * number + 2))
+                assert round_over.acquire(timeout=TIMEOUT), f"plan {2 * number + 2} was lost"
+        finally:
+            mailbox.close()
         taking.result(TIMEOUT)
     assert seen == sorted(set(seen)), "a plan was taken twice, or after a newer one"
 
