@@ -10,7 +10,8 @@ from llamalane.scheduler.config import EngineConfig, KVConfig, ModelConfig, Stre
 from llamalane.streams import Device, LaneBackend, Stream, StreamOptions, StreamPool, choose_device
 from llamalane.streams.cores import available_cores, share_cores
 from llamalane.streams.cuda import probe
-from llamalane.streams.lane import DeviceGate, Lane, StepContext
+from llamalane.streams.gate import Gate
+from llamalane.streams.lane import Lane, StepContext
 from llamalane.streams.llama import Context, ContextOptions, Model, ModelOptions, library
 
 DEFAULT_CELLS_PER_PLACE = 2048
@@ -86,7 +87,7 @@ def _open_pool(config: EngineConfig, model: Model, device: Device, open_context:
     places = [entry.places for entry in options]
     budget = config.kv.budget or DEFAULT_CELLS_PER_PLACE * sum(places)
     plans = dict(zip([entry.name for entry in options], divide(budget, places, model.train_context), strict=True))
-    gate = DeviceGate()
+    gate = Gate()
 
     def open_lane(stream: Stream) -> tuple[LaneBackend, Region]:
         region = Region(plans[stream.options.name], can_roll_back=model.can_roll_back)

@@ -23,6 +23,8 @@ from llamalane.streams.llama.vocabulary import encode
 LONG_TEXT = 4096
 """A text of more bytes is tokenized on a worker thread, so that the event loop does not stall."""
 
+MAX_CHOICE = 2**32 - 1
+
 
 class SubmitOptions(TypedDict, total=False):
     """What every way of submitting a request takes.
@@ -32,7 +34,7 @@ class SubmitOptions(TypedDict, total=False):
         priority: a level from 1 (most urgent) to 5, or its name; None for the default level.
         tenant: whose request it is; only requests of the same tenant share cached prefixes.
         deadline: seconds from now after which the request is dropped, wherever it is.
-        choice: tells apart several outputs for one prompt and seed.
+        choice: tells apart several outputs for one prompt and seed, 0 … 2³² − 1.
         request_id: a name for logs and answers; unique among the requests that wait or hold a place.
     """
 
@@ -78,6 +80,9 @@ class Intake:
         self._check_sampling(sampling)
         if deadline is not None and not deadline > 0:
             raise InvalidRequestError(f"deadline must be more than 0 seconds; got {deadline!r}", param="deadline")
+        choice = options.get("choice", 0)
+        if not 0 <= choice <= MAX_CHOICE:
+            raise InvalidRequestError(f"choice must be from 0 to {MAX_CHOICE}; got {choice!r}", param="choice")
         now = self._clock.now()
         room = self._limit - len(tokens)
         self._orders += 1
@@ -88,7 +93,7 @@ class Intake:
             max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
             level=level,
             tenant=options.get("tenant", ""),
-            choice=options.get("choice", 0),
+            choice=choice,
             arrival=now,
             key=self._aging.key(level, now),
             order=self._orders,

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from llamalane.errors import ContextError, LlamalaneError
+from llamalane.errors import ContextError, LlamalaneError, RequestFailedError
 from llamalane.ids import RequestId, SequenceId, StepNumber
+from llamalane.streams.gate import Gate
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.sampler import Candidates, Sampler
 from llamalane.streams.llama.vocabulary import Vocabulary
+from llamalane.streams.mailbox import Mailbox
 from llamalane.streams.running_set import Row, RunningSet, Work
 from llamalane.streams.steps import (
     FinishReason,
@@ -54,78 +55,6 @@ class StepContext(Protocol):
         ...
 
 
-class DeviceGate:
-    """Keeps the making and freeing of contexts on a device apart from the other lanes' steps.
-
-    Any number of lanes may step at once; whoever makes or frees a context waits until they are all between steps, and
-    they wait for it.
-    """
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._steps = 0
-        self._exclusive = 0
-
-    @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
-        """Hold while a step is computed."""
-        with self._condition:
-            self._condition.wait_for(lambda: not self._exclusive)
-            self._steps += 1
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._steps -= 1
-                self._condition.notify_all()
-
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold while a context is made or freed."""
-        with self._condition:
-            self._exclusive += 1  # from here on no new step begins
-            self._condition.wait_for(lambda: self._steps == 0)
-            try:
-                yield
-            finally:
-                self._exclusive -= 1
-                self._condition.notify_all()
-
-
-class Mailbox:
-    """Room for one plan; a newer one replaces one that was not taken. Taking is atomic."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._plan: StepPlan | None = None
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        """Whether the lane shall end."""
-        return self._closed
-
-    def post(self, plan: StepPlan) -> None:
-        """Lay a plan down."""
-        with self._condition:
-            self._plan = plan
-            self._condition.notify()
-
-    def take(self, *, wait: bool) -> StepPlan | None:
-        """Take the plan out; with `wait`, sleep until there is one or the mailbox is closed."""
-        with self._condition:
-            if wait:
-                self._condition.wait_for(lambda: self._plan is not None or self._closed)
-            plan, self._plan = self._plan, None
-            return plan
-
-    def close(self) -> None:
-        """Wake the lane for its end."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify()
-
-
 class Lane:
     """Runs steps on its own thread, without ever waiting for whoever plans them.
 
@@ -141,7 +70,7 @@ class Lane:
         *,
         max_step_tokens: int,
         limit: int,
-        gate: DeviceGate,
+        gate: Gate,
     ) -> None:
         self.stream = stream
         self.name = stream.options.name
@@ -221,7 +150,7 @@ class Lane:
 
     def _compute(self, context: StepContext, left: tuple[RequestId, ...]) -> StepReport:
         work = self._rows.fill(self._batch)
-        with self._gate.step():
+        with self._gate.shared():
             begin = time.monotonic()
             context.decode(self._batch)
             decoded = time.monotonic()
@@ -255,9 +184,10 @@ class Lane:
         request = row.join.request
         try:
             token = row.sampler.choose(logits, row.join.generated + row.chosen, self._candidates)
-        except LlamalaneError as error:
+        except Exception as error:  # one row's failure is that row's
             self._rows.retire(row)
-            return RowOutput(request, -1, error=error)
+            failed = error if isinstance(error, LlamalaneError) else RequestFailedError(f"sampling failed: {error}")
+            return RowOutput(request, -1, error=failed)
         row.chosen += 1
         row.tokens.append(token)
         finish = None

@@ -6,9 +6,14 @@ import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.models.tiny_gguf import CHAT_TEMPLATE, Kind, write_model
+
+# A machine that is busy with something else must not fail a test.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])

@@ -29,6 +29,8 @@ class Batch:
         self.size = 0
         self.outputs = 0
         """How many rows of logits the step will give, in the order in which they were asked for."""
+        self.parts: list[tuple[SequenceId, int, int]] = []
+        """What was added: sequence, first position, and the position after the last."""
         self._tokens = np.zeros(capacity, np.int32)
         self._positions = np.zeros(capacity, np.int32)
         self._sequence_counts = np.ones(capacity, np.int32)
@@ -50,6 +52,7 @@ class Batch:
         """Take every row out."""
         self.size = 0
         self.outputs = 0
+        self.parts.clear()
 
     def add(self, sequence: SequenceId, tokens: Sequence[int], position: int, *, output: bool) -> None:
         """Add `tokens` at `position` of `sequence`; with `output`, logits are wanted after the last of them.
@@ -70,6 +73,7 @@ class Batch:
             self._wanted[end - 1] = 1
             self.outputs += 1
         self.size = end
+        self.parts.append((sequence, position, position + len(tokens)))
 
     @property
     def tokens(self) -> npt.NDArray[np.int32]:

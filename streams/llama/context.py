@@ -99,6 +99,7 @@ class Context:
         if not self._pointer:
             raise ContextError("llama.cpp could not create a context: " + ("; ".join(errors) or "it gave no reason"))
         self._memory = api.llama_get_memory(self._pointer)
+        self._lengths: dict[SequenceId, int] = {}
         self.cells: int = api.llama_n_ctx(self._pointer)
         """KV cells that the context really has; llama.cpp may round up."""
 
@@ -112,11 +113,14 @@ class Context:
         tokens = batch.tokens
         if tokens.min() < 0 or tokens.max() >= self._vocabulary_size:
             raise ContextError(f"a token is outside the vocabulary of {self._vocabulary_size}")
+        lengths = self._continued(batch)
         self._outputs = 0
         code = self._api.llama_decode(self._pointer, batch.struct)
         if code != 0:
+            self._lengths.update((sequence, self.length(sequence)) for sequence in lengths)
             raise DecodeError(code)
         self._api.llama_synchronize(self._pointer)
+        self._lengths.update(lengths)
         self._outputs = batch.outputs
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
@@ -148,7 +152,9 @@ class Context:
         """
         self._check_open()
         self._check_sequence(sequence)
-        return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, -1))
+        removed = bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, -1))
+        self._lengths[sequence] = self.length(sequence)
+        return removed
 
     def length(self, sequence: SequenceId) -> int:
         """Return how many tokens a sequence's cells hold."""
@@ -161,6 +167,20 @@ class Context:
         if self._pointer:
             self._api.llama_free(self._pointer)
             self._pointer = None
+
+    def _continued(self, batch: Batch) -> dict[SequenceId, int]:
+        """Return how long each sequence of `batch` will be, once it is seen to go on where its cells end.
+
+        llama.cpp takes a first position above 0 on an empty sequence for granted, and computes nonsense.
+        """
+        lengths: dict[SequenceId, int] = {}
+        for sequence, start, end in batch.parts:
+            self._check_sequence(sequence)
+            length = lengths.get(sequence, self._lengths.get(sequence, 0))
+            if start != length:
+                raise ContextError(f"sequence {sequence} holds {length} tokens, and cannot go on at position {start}")
+            lengths[sequence] = end
+        return lengths
 
     def _check_open(self) -> None:
         if not self._pointer:

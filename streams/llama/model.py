@@ -45,6 +45,7 @@ class Model:
         params = api.llama_model_default_params()
         params.n_gpu_layers = options.gpu_layers
         params.load_mode = api.LLAMA_LOAD_MODE_MMAP if options.mmap else api.LLAMA_LOAD_MODE_NONE
+        self._vocabulary: Vocabulary | None = None
         with lib.collect_errors() as errors:
             self._pointer: int | None = api.llama_model_load_from_file(os.fsencode(options.path), params)
         if not self._pointer:
@@ -53,7 +54,7 @@ class Model:
         if not api.llama_model_has_decoder(self._pointer) or api.llama_model_is_diffusion(self._pointer):
             self.close()
             raise ModelLoadError(f"{options.path} is not a model that generates text token by token")
-        self.vocabulary = Vocabulary(api.llama_model_get_vocab(self.pointer))
+        self._vocabulary = self.vocabulary = Vocabulary(api.llama_model_get_vocab(self.pointer))
         self.train_context: int = api.llama_model_n_ctx_train(self.pointer)
         """How many tokens the model was trained to attend to."""
         self.parameters: int = api.llama_model_n_params(self.pointer)
@@ -86,8 +87,10 @@ class Model:
         return buffer.value.decode(errors="replace") if length >= 0 else None
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the model, after those that are tokenizing."""
         if self._pointer:
+            if self._vocabulary is not None:
+                self._vocabulary.close()
             self._api.llama_model_free(self._pointer)
             self._pointer = None
 

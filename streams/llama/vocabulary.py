@@ -5,20 +5,24 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from llamalane.errors import InvalidRequestError
+from llamalane.errors import InvalidRequestError, ModelLoadError
+from llamalane.streams.gate import Gate
 from llamalane.streams.llama.library import library
 
 
 class Vocabulary:
     """The vocabulary of a loaded model.
 
-    Tokenizing is safe from any thread (llama.h); all else is read once and then only looked up.
+    Tokenizing is safe from any thread (llama.h); all else is read once and then only looked up. Closing waits for
+    those that are tokenizing; after that, tokenizing raises `ModelLoadError`.
     """
 
     def __init__(self, pointer: int) -> None:
         api = library().api
         self._pointer = pointer
         self._api = api
+        self._gate = Gate()
+        self._closed = False
         self.size: int = api.llama_vocab_n_tokens(pointer)
         self.bos: int = api.llama_vocab_bos(pointer)
         self.eos: int = api.llama_vocab_eos(pointer)
@@ -49,14 +53,18 @@ class Vocabulary:
         (lone surrogates).
         """
         data = encode(text)
-        room = len(data) + 8
-        buffer = (ctypes.c_int32 * room)()
-        count = self._api.llama_tokenize(self._pointer, data, len(data), buffer, room, add_special, parse_special)
-        if count < 0:  # llama.h: too little room; −count is what it takes
-            room = -count
-            buffer = (ctypes.c_int32 * room)()
-            count = self._api.llama_tokenize(self._pointer, data, len(data), buffer, room, add_special, parse_special)
-        return buffer[:count]
+        with self._gate.shared():
+            if self._closed:
+                raise ModelLoadError("the model is closed")
+            room = len(data) + 8
+            while True:
+                buffer = (ctypes.c_int32 * room)()
+                count = self._api.llama_tokenize(
+                    self._pointer, data, len(data), buffer, room, add_special, parse_special
+                )
+                if count >= 0:
+                    return buffer[:count]
+                room = -count  # llama.h: too little room; −count is what it takes
 
     def with_one_bos(self, tokens: list[int]) -> list[int]:
         """Return `tokens` with exactly one BOS token at the start, if the model wants one.
@@ -72,6 +80,11 @@ class Vocabulary:
             return [self.bos, *tokens[start:]]
         # A template may use the token as a mark of its own: SmolLM2 opens every message with it.
         return tokens[max(start - 1, 0) :]
+
+    def close(self) -> None:
+        """Let nobody use the model's memory any more."""
+        with self._gate.exclusive():
+            self._closed = True
 
     def _piece(self, token: int, *, special: bool) -> bytes:
         size = 64

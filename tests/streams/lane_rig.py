@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from llamalane.ids import SequenceId
 from llamalane.streams import CpuStream, FinishReason, LaneFailed, LaneMessage, LaneReady, RowOutput, StepReport
-from llamalane.streams.lane import DeviceGate, Lane, StepContext
+from llamalane.streams.gate import Gate
+from llamalane.streams.lane import Lane, StepContext
 from llamalane.streams.llama import Batch, Context, ContextOptions, Model
 from tests.streams.fakes import stream_options
 
@@ -138,7 +139,7 @@ def open_lane(
     script: Script | None = None,
     *,
     name: str = "lane",
-    gate: DeviceGate | None = None,
+    gate: Gate | None = None,
     max_step_tokens: int = OPTIONS.max_step_tokens,
     cores: tuple[int, ...] = (),
 ) -> Lane:
@@ -157,7 +158,7 @@ def open_lane(
 
     stream = CpuStream(dataclasses.replace(stream_options(name), cores=cores))
     return Lane(
-        stream, model.vocabulary, open_context, max_step_tokens=max_step_tokens, limit=LIMIT, gate=gate or DeviceGate()
+        stream, model.vocabulary, open_context, max_step_tokens=max_step_tokens, limit=LIMIT, gate=gate or Gate()
     )
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from llamalane.streams.lane import DeviceGate
+from llamalane.streams.gate import Gate
 
 TIMEOUT = 60.0
 
@@ -47,11 +47,11 @@ def give_way() -> None:
 
 
 def test_steps_run_side_by_side() -> None:
-    gate = DeviceGate()
+    gate = Gate()
     together = threading.Barrier(3)
 
     def step() -> None:
-        with gate.step():
+        with gate.shared():
             together.wait(TIMEOUT)  # breaks unless all three are inside
 
     with ThreadPoolExecutor(3) as executor:
@@ -60,7 +60,7 @@ def test_steps_run_side_by_side() -> None:
 
 
 def test_whoever_is_exclusive_waits_for_the_steps_under_way_and_steps_wait_for_it() -> None:
-    gate, room = DeviceGate(), Room()
+    gate, room = Gate(), Room()
     start = threading.Barrier(6)
 
     def work(seed: int) -> None:
@@ -71,7 +71,7 @@ def test_whoever_is_exclusive_waits_for_the_steps_under_way_and_steps_wait_for_i
                 with gate.exclusive():
                     room.exclusive()
             else:
-                with gate.step():
+                with gate.shared():
                     room.step()
 
     with ThreadPoolExecutor(6) as executor:
@@ -81,12 +81,12 @@ def test_whoever_is_exclusive_waits_for_the_steps_under_way_and_steps_wait_for_i
 
 
 def test_no_step_begins_while_somebody_waits_to_be_exclusive() -> None:
-    gate = DeviceGate()
+    gate = Gate()
     order: list[str] = []
     first_is_in, first_may_go = threading.Event(), threading.Event()
 
     def first_step() -> None:
-        with gate.step():
+        with gate.shared():
             first_is_in.set()
             assert first_may_go.wait(TIMEOUT)
 
@@ -95,7 +95,7 @@ def test_no_step_begins_while_somebody_waits_to_be_exclusive() -> None:
             order.append("exclusive")
 
     def second_step() -> None:
-        with gate.step():
+        with gate.shared():
             order.append("step")
 
     with ThreadPoolExecutor(3) as executor:
@@ -113,9 +113,9 @@ def test_no_step_begins_while_somebody_waits_to_be_exclusive() -> None:
     assert order == ["exclusive", "step"]
 
 
-@pytest.mark.parametrize("name", ["step", "exclusive"])
+@pytest.mark.parametrize("name", ["shared", "exclusive"])
 def test_the_gate_opens_again_after_an_error(name: str) -> None:
-    gate = DeviceGate()
+    gate = Gate()
     with pytest.raises(ZeroDivisionError), getattr(gate, name)():
         raise ZeroDivisionError
     with ThreadPoolExecutor(1) as executor:
@@ -123,7 +123,7 @@ def test_the_gate_opens_again_after_an_error(name: str) -> None:
         def enter_both() -> bool:
             with gate.exclusive():
                 pass
-            with gate.step():
+            with gate.shared():
                 return True
 
         assert executor.submit(enter_both).result(TIMEOUT)

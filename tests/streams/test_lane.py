@@ -12,7 +12,8 @@ import pytest
 
 from llamalane.errors import ContextError
 from llamalane.streams import FinishReason, SamplingParameters
-from llamalane.streams.lane import DeviceGate, Lane
+from llamalane.streams.gate import Gate
+from llamalane.streams.lane import Lane
 from llamalane.streams.llama import Context, Model, ModelOptions
 from tests.models.tiny_gguf import EOS
 from tests.streams.lane_rig import (
@@ -333,7 +334,7 @@ def test_lanes_on_one_device_step_side_by_side(start: Callable[..., Lane], inbox
         if step == 2:
             together.wait(TIMEOUT)  # breaks unless the other lane is in a step too
 
-    gate = DeviceGate()
+    gate = Gate()
     lanes = [start(Script(meet), name=name, gate=gate) for name in ("left", "right")]
     for lane in lanes:
         lane.post(plan(1, join(lane.name, max_tokens=3, sampling=ENDLESS)))
@@ -355,7 +356,7 @@ def test_contexts_are_made_and_freed_between_the_other_lanes_steps(
                 assert not steady.in_step, "a context is made during a step"
                 Context(model, OPTIONS).close()
 
-    gate, steady = DeviceGate(), Script(step_alone)
+    gate, steady = Gate(), Script(step_alone)
     lane = start(steady, name="steady", gate=gate)
     lane.post(plan(1, join("a", 0, PROMPT, max_tokens=200, sampling=ENDLESS)))
     inbox.report()

@@ -9,7 +9,7 @@ import pytest
 
 from llamalane.ids import PlanVersion
 from llamalane.streams import StepPlan
-from llamalane.streams.lane import Mailbox
+from llamalane.streams.mailbox import Mailbox
 
 TIMEOUT = 30.0
 

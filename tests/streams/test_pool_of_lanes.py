@@ -10,7 +10,7 @@ import pytest
 
 from llamalane.kvcache import Region, divide
 from llamalane.streams import LaneBackend, Lease, SamplingParameters, Stream, StreamPool
-from llamalane.streams.lane import DeviceGate
+from llamalane.streams.gate import Gate
 from llamalane.streams.llama import Model, ModelOptions
 from tests.streams.fakes import stream_options
 from tests.streams.lane_rig import LIMIT, OPTIONS, Inbox, Script, open_lane, shortfall, tokens_of
@@ -41,7 +41,7 @@ def inbox() -> Inbox:
 
 @pytest.fixture
 def pool(model: Model, script: Script, inbox: Inbox) -> Iterator[StreamPool]:
-    gate = DeviceGate()
+    gate = Gate()
     plans = iter(divide(3 * OPTIONS.cells, [4] * 3, model.train_context))
 
     def open_one(stream: Stream) -> tuple[LaneBackend, Region]:

@@ -162,6 +162,11 @@ def _position_before_the_end(context: Context, batch: Batch) -> None:
     context.decode(batch)
 
 
+def _begin_in_the_middle_of_an_empty_sequence(context: Context, batch: Batch) -> None:
+    batch.add(FIRST, [5], 2, output=True)
+    context.decode(batch)
+
+
 def _remove_from_no_sequence(context: Context, batch: Batch) -> None:
     context.remove(SequenceId(3))
 
@@ -191,8 +196,9 @@ def _logits_of_more_rows_than_were_asked_for(context: Context, batch: Batch) -> 
 
 
 def _logits_of_a_step_that_failed(context: Context, batch: Batch) -> None:
-    step(context, (FIRST, [1, 2]))
-    batch.add(SequenceId(3), [5], 0, output=True)
+    for _ in range(8):
+        step(context, (FIRST, [5] * 32))
+    batch.add(SECOND, [5], 0, output=True)
     with pytest.raises(DecodeError):
         context.decode(batch)
     context.logits(batch)
@@ -204,10 +210,11 @@ MISUSES: dict[Callable[[Context, Batch], None], str] = {
     _too_many_outputs: "logits for 3 rows at most; got 4",
     _token_beyond_the_vocabulary: "outside the vocabulary of 260",
     _negative_token: "outside the vocabulary of 260",
-    _sequence_beyond_the_last: "returned -1",
-    _negative_sequence: "returned -1",
-    _gap_in_the_positions: "returned -1",
-    _position_before_the_end: "returned -1",
+    _sequence_beyond_the_last: "from 0 to 2; got 3",
+    _negative_sequence: "from 0 to 2; got -1",
+    _gap_in_the_positions: "holds 2 tokens, and cannot go on at position 7",
+    _position_before_the_end: "holds 2 tokens, and cannot go on at position 1",
+    _begin_in_the_middle_of_an_empty_sequence: "holds 0 tokens, and cannot go on at position 2",
     _remove_from_no_sequence: "from 0 to 2; got 3",
     _remove_from_a_negative_sequence: "from 0 to 2; got -1",
     _length_of_no_sequence: "from 0 to 2; got 3",

@@ -114,13 +114,15 @@ def test_errors_are_gathered_from_the_asking_thread_only(caplog: pytest.LogCaptu
     assert caplog.messages == ["a warning", "another thread's", "later"]
 
 
-def test_a_step_that_fails_says_why_as_an_error(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_llama_cpp_says_of_a_step_that_fails_is_logged(model: Model, caplog: pytest.LogCaptureFixture) -> None:
     context = Context(model, OPTIONS)
-    batch = Batch(4)
-    batch.add(SequenceId(9), [5], 0, output=True)
-    with caplog.at_level(logging.INFO, "llamalane.llama"), pytest.raises(DecodeError):
-        context.decode(batch)
-    assert any(record.levelno == logging.ERROR and "seq_id" in record.message for record in caplog.records)
+    batch = Batch(OPTIONS.max_step_tokens)
+    with caplog.at_level(logging.DEBUG, "llamalane.llama"), pytest.raises(DecodeError):
+        for start in range(0, OPTIONS.cells + 1, batch.capacity):
+            batch.clear()
+            batch.add(SequenceId(0), [5] * batch.capacity, start, output=True)
+            context.decode(batch)
+    assert any("memory slot" in record.message for record in caplog.records)
     context.close()
 
 

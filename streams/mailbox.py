@@ -1,0 +1,41 @@
+"""The one-place mailbox between whoever plans and a lane."""
+
+from __future__ import annotations
+
+import threading
+
+from llamalane.streams.steps import StepPlan
+
+
+class Mailbox:
+    """Room for one plan; a newer one replaces one that was not taken. Taking is atomic."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._plan: StepPlan | None = None
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the lane shall end."""
+        return self._closed
+
+    def post(self, plan: StepPlan) -> None:
+        """Lay a plan down."""
+        with self._condition:
+            self._plan = plan
+            self._condition.notify()
+
+    def take(self, *, wait: bool) -> StepPlan | None:
+        """Take the plan out; with `wait`, sleep until there is one or the mailbox is closed."""
+        with self._condition:
+            if wait:
+                self._condition.wait_for(lambda: self._plan is not None or self._closed)
+            plan, self._plan = self._plan, None
+            return plan
+
+    def close(self) -> None:
+        """Wake the lane for its end."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
