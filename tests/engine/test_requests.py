@@ -269,6 +269,28 @@ async def test_urgent_requests_go_first(make_engine: MakeEngine) -> None:
     assert admitted == [first.id, urgent.id, patient.id]
 
 
+async def test_an_urgent_request_has_its_rows_in_the_step_after_the_one_under_way(make_engine: MakeEngine) -> None:
+    gate, follower = Gate(), Follower()
+    async with make_engine(
+        places=4, observer=follower, reserve={"interactive": 1}, open_context=intercepted(gate.pass_through)
+    ) as engine:
+        with gate:
+            batch = [await engine.submit(f"batch {number}", sampling=greedy(50), priority=5) for number in range(9)]
+            gate.let(6)
+            await follower.wait_for(EventKind.STEP, times=6)  # the 7th is held, or about to be
+            assert engine.stats().free_places == 1
+            urgent = await engine.submit("abc", sampling=greedy(4), priority=1)
+            await follower.wait_for(EventKind.ADMITTED, urgent.id)
+            gate.let(2)
+            await follower.wait_for(EventKind.STARTED, urgent.id)
+        started = next(
+            event for event in follower.events if event.kind is EventKind.STARTED and event.request == urgent.id
+        )
+        assert started.step <= 8, "more than one step began in between"
+        for handle in [urgent, *batch]:
+            await handle
+
+
 async def test_a_request_keeps_the_id_it_was_given(make_engine: MakeEngine) -> None:
     async with make_engine() as engine:
         named = await engine.submit(PROMPT, sampling=greedy(1), request_id=RequestId("mine"))

@@ -91,6 +91,11 @@ class ScriptedLane:
         self._prefill_tokens = 0
         self._receiver: Callable[[LaneMessage], None] | None = None
 
+    @property
+    def plan(self) -> StepPlan | None:
+        """The plan that lies in the mailbox."""
+        return self._mailbox
+
     def start(self, receiver: Callable[[LaneMessage], None]) -> None:
         self._receiver = receiver
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamalane.errors import DecodeError
 from llamalane.ids import PlanVersion, RequestId, StepNumber
 from llamalane.scheduler.ledger import LaneLedger
+from llamalane.scheduler.pacing import StepTimeModel
 from llamalane.streams import LaneFailed, Leave, StepPlan, StepReport, StepTimes
 from tests.scheduler.harness import Harness, Start
 
@@ -29,9 +31,9 @@ def plan_of(books: LaneLedger) -> StepPlan:
     return plan
 
 
-def report(version: PlanVersion, prefill_tokens: int = 0, seconds: float = 0.01) -> StepReport:
+def report(version: PlanVersion, prefill_tokens: int = 0, seconds: float = 0.01, rows: int = 0) -> StepReport:
     times = StepTimes(begin=0.0, decode=seconds, sample=0.0, idle=0.0)
-    return StepReport("lane-0", StepNumber(1), version, prefill_tokens=prefill_tokens, times=times)
+    return StepReport("lane-0", StepNumber(1), version, decode_rows=rows, prefill_tokens=prefill_tokens, times=times)
 
 
 actions = st.lists(st.sampled_from(["edit", "plan", "take", "hear"]), max_size=60)
@@ -113,6 +115,22 @@ def test_a_new_prefill_budget_is_told_only_while_a_prompt_waits_and_only_if_it_m
     harness.run()
     books.observe(report(told.version, prefill_tokens=100, seconds=2.0))
     assert books.next_plan(TARGET) is None, "no prompt waits"
+
+
+@pytest.mark.parametrize(("level", "tokens"), [(1, 100), (2, 100), (3, 40), (5, 40)])
+def test_outputs_are_protected_from_prompts_that_are_not_more_urgent(start: Start, level: int, tokens: int) -> None:
+    harness = start([2], limit=512)
+    harness.submit(3, max_tokens=50)
+    harness.tick()
+    harness.step(2)
+    books = harness.scheduler.ledgers["lane-0"]
+    books.model = StepTimeModel()
+    books.model.observe(report(PlanVersion(1), seconds=0.06, rows=1))
+    books.model.observe(report(PlanVersion(1), prefill_tokens=100, seconds=0.1))
+    harness.submit(level, prompt="x" * 300)
+    harness.tick()
+    assert harness.lane.plan is not None
+    assert harness.lane.plan.prefill_tokens == pytest.approx(tokens, abs=1)
 
 
 def test_after_a_restart_a_request_is_a_prompt_again(start: Start) -> None:

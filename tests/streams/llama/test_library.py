@@ -117,11 +117,15 @@ def test_errors_are_gathered_from_the_asking_thread_only(caplog: pytest.LogCaptu
 def test_what_llama_cpp_says_of_a_step_that_fails_is_logged(model: Model, caplog: pytest.LogCaptureFixture) -> None:
     context = Context(model, OPTIONS)
     batch = Batch(OPTIONS.max_step_tokens)
-    with caplog.at_level(logging.DEBUG, "llamalane.llama"), pytest.raises(DecodeError):
+
+    def overfill() -> None:
         for start in range(0, OPTIONS.cells + 1, batch.capacity):
             batch.clear()
             batch.add(SequenceId(0), [5] * batch.capacity, start, output=True)
             context.decode(batch)
+
+    with caplog.at_level(logging.DEBUG, "llamalane.llama"), pytest.raises(DecodeError):
+        overfill()
     assert any("memory slot" in record.message for record in caplog.records)
     context.close()
 
