@@ -74,13 +74,18 @@ class LaneLedger:
     def _prefill_tokens(self, target: float) -> int:
         """Return how many prompt tokens a step may compute.
 
-        The target protects running outputs from prompts, but not from a prompt that is more urgent than they are.
+        The target protects running outputs from prompts, but not from a prompt that is more urgent than they are; and
+        while such a prompt is computed, no other makes its step longer.
         """
-        prompts = [request.level for request in self.running.values() if not request.since_join]
-        outputs = [request.level for request in self.running.values() if request.since_join]
-        most_urgent = min(prompts, default=LEAST_URGENT)
-        protected = sum(level <= most_urgent for level in outputs)
-        return self.model.prefill_tokens(protected, target, self.lane.backend.max_step_tokens)
+        largest = self.lane.backend.max_step_tokens
+        prompts = [request for request in self.running.values() if not request.since_join]
+        outputs = [request for request in self.running.values() if request.since_join]
+        best = min((request.level for request in prompts), default=LEAST_URGENT)
+        protected = sum(request.level <= best for request in outputs)
+        tokens = self.model.prefill_tokens(protected, target, largest)
+        if outputs and not protected:
+            tokens = min(tokens, sum(request.cells_to_fill() for request in prompts if request.level == best))
+        return tokens
 
     def _prompts_pending(self) -> bool:
         return any(not request.since_join for request in self.running.values())

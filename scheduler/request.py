@@ -153,8 +153,14 @@ class Request:
             max_tokens=self.max_tokens - len(self.generated),
             sampling=self.sampling,
             choice=self.choice,
+            level=self.level,
             urgency=(*self.key, self.order),
         )
+
+    def cells_to_fill(self) -> int:
+        """Return how many tokens its lane has to compute before it chooses the first one."""
+        cached = self.lease.cached if self.lease is not None else 0
+        return len(self.tokens) + len(self.generated) - cached
 
     def cells_filled(self) -> Sequence[int]:
         """Return the tokens that its cells are known to hold.

@@ -22,6 +22,8 @@ class Row:
     computed: int
     chosen: int = 0
     started: bool = False
+    sat_out: bool = False
+    """Whether it sat out the last step."""
 
     @property
     def decoding(self) -> bool:
@@ -83,16 +85,22 @@ class RunningSet:
         return tuple(left)
 
     def fill(self, batch: Batch) -> Work:
-        """Fill `batch` with the next step: every decoding row first, then prompts by urgency within the budget."""
+        """Fill `batch` with the next step: decoding rows first, then prompts by urgency within the budget.
+
+        Every row decodes in every step, but for those less urgent than a prompt that is to be computed: they sit out
+        every second one, so that the prompt's step is short and they go on all the same.
+        """
         batch.clear()
         work = Work([], [], 0, 0, ())
-        prompts = []
+        prompts = [row for row in self._rows.values() if not row.decoding]
+        best = min((row.join.level for row in prompts), default=None)
         for row in self._rows.values():
-            if row.decoding:
+            if not row.decoding:
+                continue
+            row.sat_out = best is not None and best < row.join.level and not row.sat_out
+            if not row.sat_out:
                 self._add(batch, work, row, 1)
                 work.decode_rows += 1
-            else:
-                prompts.append(row)
         budget = min(max(self.prefill_tokens, 1), batch.capacity - batch.size)
         started = []
         for row in sorted(prompts, key=lambda row: row.join.urgency):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llamalane.errors import LlamalaneError
-from llamalane.ids import PlanVersion, RequestId, SequenceId, StepNumber
+from llamalane.ids import Level, PlanVersion, RequestId, SequenceId, StepNumber
 from llamalane.streams.sampling import SamplingParameters
 
 
@@ -42,6 +42,7 @@ class Join:
         max_tokens: how many tokens may still be chosen, at least 1.
         sampling: how they are chosen; `seed` is set.
         choice: tells apart the outputs of one request with the same seed.
+        level: the request's priority: while its prompt is computed, less urgent rows sit out every second step.
         urgency: rows with smaller values have their prompts computed first.
     """
 
@@ -53,6 +54,7 @@ class Join:
     max_tokens: int
     sampling: SamplingParameters
     choice: int = 0
+    level: Level = Level(1)
     urgency: tuple[float, ...] = ()
 
 
