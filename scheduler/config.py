@@ -179,7 +179,7 @@ class SchedulerConfig(Section):
     stays open to every level."""
     queue: QueueConfig = Field(default_factory=QueueConfig)
     """How much may wait; a request beyond it is refused at once."""
-    target_itl: Number = Field(default=0.1, gt=0)
+    target_itl: Number = Field(default=0.05, gt=0)
     """How many seconds there should be at most between two tokens of a sequence. Prompts are computed in pieces
     that fit into it."""
     drain_timeout: Number = Field(default=30.0, ge=0)

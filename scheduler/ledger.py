@@ -11,6 +11,9 @@ from llamalane.streams import Edit, Join, LaneFailed, Leave, PoolLane, StepPlan,
 NOTABLE_CHANGE = 0.25
 """A new prefill budget is worth a plan of its own when it differs by this share of the old one."""
 
+UNPROTECTED = 4
+"""With no output to protect, a step for prompts may be so many times as long as the target."""
+
 
 class LaneLedger:
     """The scheduler's books of one lane. Every request that holds a lease of the lane is in `running`."""
@@ -74,16 +77,18 @@ class LaneLedger:
     def _prefill_tokens(self, target: float) -> int:
         """Return how many prompt tokens a step may compute.
 
-        The target protects running outputs from prompts, but not from a prompt that is more urgent than they are; and
-        while such a prompt is computed, no other makes its step longer.
+        The target protects running outputs from prompts. A prompt that is more urgent than all of them gets longer
+        steps, in which no other prompt has a part.
         """
         largest = self.lane.backend.max_step_tokens
         prompts = [request for request in self.running.values() if not request.since_join]
         outputs = [request for request in self.running.values() if request.since_join]
         best = min((request.level for request in prompts), default=LEAST_URGENT)
         protected = sum(request.level <= best for request in outputs)
-        tokens = self.model.prefill_tokens(protected, target, largest)
-        if outputs and not protected:
+        if protected:
+            return self.model.prefill_tokens(protected, target, largest)
+        tokens = self.model.prefill_tokens(0, UNPROTECTED * target, largest)
+        if outputs:
             tokens = min(tokens, sum(request.cells_to_fill() for request in prompts if request.level == best))
         return tokens
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from llamalane.errors import DecodeError, LlamalaneError
 from llamalane.ids import PlanVersion, RequestId, SequenceId, StepNumber
+from llamalane.scheduler.priority import LEAST_URGENT
 from llamalane.streams import (
     FinishReason,
     Join,
@@ -58,6 +59,7 @@ class ScriptedRow:
     computed: int
     chosen: int = 0
     started: bool = False
+    sits_out: bool = False
 
 
 class ScriptedLane:
@@ -167,8 +169,12 @@ class ScriptedLane:
             cells.clear()
 
     def _compute(self, left: tuple[RequestId, ...]) -> None:
-        decoding = [row for row in self.rows.values() if row.chosen]
         prompts = sorted((row for row in self.rows.values() if not row.chosen), key=lambda row: row.join.urgency)
+        best = min((row.join.level for row in prompts), default=LEAST_URGENT)
+        outputs = [row for row in self.rows.values() if row.chosen]
+        for row in outputs:
+            row.sits_out = row.join.level > best and not row.sits_out
+        decoding = [row for row in outputs if not row.sits_out]
         budget = min(max(self._prefill_tokens, 1), self.max_step_tokens - len(decoding))
         outputs: list[RowOutput] = []
         started: list[RequestId] = []

@@ -133,6 +133,24 @@ def test_outputs_are_protected_from_prompts_that_are_not_more_urgent(start: Star
     assert harness.lane.plan.prefill_tokens == pytest.approx(tokens, abs=1)
 
 
+def test_a_prompt_more_urgent_than_all_outputs_has_its_steps_for_itself(start: Start) -> None:
+    harness = start([4], limit=512)
+    harness.submit(4, max_tokens=50)
+    harness.tick()
+    harness.step(2)
+    patient = harness.submit(5, prompt="x" * 300)
+    urgent = harness.submit(1, prompt="y" * 20, max_tokens=50)
+    harness.tick()
+    assert harness.lane.plan is not None
+    assert harness.lane.plan.prefill_tokens == 20
+    harness.step()
+    assert urgent.first_token_at is not None
+    assert patient.id not in harness.lane.steps[-1].started
+    while patient.first_token_at is None:
+        harness.step()
+    assert max(step.prefill_tokens for step in harness.lane.steps) > 20, "the other prompt is never told of its room"
+
+
 def test_after_a_restart_a_request_is_a_prompt_again(start: Start) -> None:
     harness = start([1], limit=512)
     request = harness.submit(prompt="x" * 300, max_tokens=20)

@@ -129,6 +129,26 @@ def test_prompts_are_computed_in_the_order_of_urgency(start: Start) -> None:
     assert first_seen == [urgent.id, normal.id, patient.id]
 
 
+def test_less_urgent_outputs_sit_out_every_second_step_of_an_urgent_prompt(start: Start) -> None:
+    harness = start([3], limit=256, max_step_tokens=16)
+    urgent_output = harness.submit(1, prompt="a", max_tokens=100)
+    patient_output = harness.submit(5, prompt="b", max_tokens=100)
+    harness.tick()
+    harness.step(4)
+    before = len(urgent_output.generated), len(patient_output.generated)
+    prompt = harness.submit(1, prompt="x" * 100, max_tokens=4)
+    harness.tick()
+    steps = 0
+    while prompt.first_token_at is None:
+        harness.step()
+        steps += 1
+    assert steps > 4
+    assert len(urgent_output.generated) == before[0] + steps
+    assert len(patient_output.generated) - before[1] in (steps // 2, (steps + 1) // 2)
+    harness.run()
+    assert result_of(patient_output).text == spoken("b", 100)
+
+
 def test_a_stop_string_ends_the_row_and_surplus_tokens_do_not_count(start: Start) -> None:
     harness = start()
     text = spoken("hello", 12)
