@@ -84,11 +84,11 @@ class Region:
         return sum(not place.taken for place in self._places)
 
     def cached(self, tokens: Sequence[int], scope: str) -> int:
-        """Return how many of the first `tokens` the best free place holds. Changes nothing."""
-        return max((self._match(place, tokens, scope) for place in self._places if not place.taken), default=0)
+        """Return how many of the first `tokens` a free place holds whose sequence they continue. Changes nothing."""
+        return max((self._continued(place, tokens, scope) for place in self._places if not place.taken), default=0)
 
     def take(self, tokens: Sequence[int], cells: int, scope: str) -> TakenPlace:
-        """Take the free place that holds the longest beginning of `tokens`, else the one free longest.
+        """Take the free place whose sequence `tokens` continue, else one that keeps nothing, or was free longest.
 
         Reserves `cells`, from 1 to `limit`. Only cells kept under the same `scope` are shared. The last of `tokens`
         is never counted as held: its logits are needed. Raises `PoolExhaustedError` when no place is free.
@@ -98,9 +98,8 @@ class Region:
         free = [place for place in self._places if not place.taken]
         if not free:
             raise PoolExhaustedError("no place is free on this lane")
-        matches = [(self._match(place, tokens, scope), place) for place in free]
-        # Among places that match equally well, one that keeps nothing loses nothing.
-        cached, place = max(matches, key=lambda match: (match[0], not match[1].kept, -match[1].freed))
+        place = max(free, key=lambda place: (self._continued(place, tokens, scope), not place.kept, -place.freed))
+        cached = self._match(place, tokens, scope)
         place.taken, place.reserved, place.kept, place.scope = True, cells, (), scope
         return TakenPlace(place.sequence, cells, cached)
 
@@ -141,6 +140,14 @@ class Region:
         statistics = self.statistics()
         if statistics.reserved + statistics.kept > self.plan.cells:
             raise PoolError(f"more cells are promised than there are: {statistics}")
+
+    def _continued(self, place: _Place, tokens: Sequence[int], scope: str) -> int:
+        """Return what `tokens` share with a place's sequence, if that is most of the sequence.
+
+        Conversations that only begin alike, with the same system prompt, must not take each other's places.
+        """
+        match = self._match(place, tokens, scope)
+        return match if 2 * match >= len(place.kept) else 0
 
     def _match(self, place: _Place, tokens: Sequence[int], scope: str) -> int:
         if place.scope != scope or not place.kept:

@@ -140,7 +140,8 @@ class KVConfig(Section):
     value_type: CacheType = Field(default="f16")
     """How values are stored; the q types take less memory and need flash attention."""
     flash_attention: FlashAttention = Field(default="auto")
-    """Whether attention is computed block by block, without ever holding all its scores."""
+    """Whether attention is computed block by block, without ever holding all its scores; auto: on a GPU, or where a
+    quantized value_type needs it. On a CPU it costs time."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -179,7 +180,7 @@ class SchedulerConfig(Section):
     stays open to every level."""
     queue: QueueConfig = Field(default_factory=QueueConfig)
     """How much may wait; a request beyond it is refused at once."""
-    target_itl: Number = Field(default=0.05, gt=0)
+    target_itl: Number = Field(default=0.15, gt=0)
     """How many seconds there should be at most between two tokens of a sequence. Prompts are computed in pieces
     that fit into it."""
     drain_timeout: Number = Field(default=30.0, ge=0)

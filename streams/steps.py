@@ -17,6 +17,8 @@ from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, PlanVersion, RequestId, SequenceId, StepNumber
 from llamalane.streams.sampling import SamplingParameters
 
+MOST_URGENT = Level(1)
+
 
 class FinishReason(enum.Enum):
     """Why a request's output ended, in OpenAI's words."""
@@ -54,7 +56,7 @@ class Join:
     max_tokens: int
     sampling: SamplingParameters
     choice: int = 0
-    level: Level = Level(1)
+    level: Level = MOST_URGENT
     urgency: tuple[float, ...] = ()
 
 

@@ -35,6 +35,20 @@ def test_the_longest_match_wins() -> None:
     assert books.take([1, 2, 3, 4, 5], 20, "").sequence == place
 
 
+def test_a_conversation_that_only_begins_alike_does_not_take_the_place_of_another() -> None:
+    books = region(places=2)
+    place, other = leave(books, [1, 2, 3, 4, 5, 6, 7, 8], [])
+    assert books.cached([1, 2, 3, 9], "") == 0
+    assert books.take([1, 2, 3, 9], 20, "").sequence == other
+    assert books.take([1, 2, 3, 4, 5, 6, 7, 8, 9], 20, "").sequence == place
+
+
+def test_a_beginning_alike_is_used_when_no_place_is_empty() -> None:
+    books = region(places=1)
+    leave(books, [1, 2, 3, 4, 5, 6, 7, 8])
+    assert books.take([1, 2, 3, 9], 20, "").cached == 3
+
+
 def test_the_last_token_of_a_prompt_is_always_computed() -> None:
     books = region()
     leave(books, [1, 2, 3])

@@ -61,18 +61,22 @@ class RegionMachine(RuleBasedStateMachine):
     @rule(target=held, tokens=TOKENS, cells=st.integers(1, LIMIT), scope=SCOPES)
     def take(self, tokens: list[int], cells: int, scope: str) -> Holder:
         matches = self._matches(tokens, scope)
-        best = max(matches.values())
+        # A sequence of which less than half is shared is not continued: it is as good or bad as any other.
+        continued = {
+            sequence: match if 2 * match >= len(self.free[sequence].kept) else 0 for sequence, match in matches.items()
+        }
+        best = max(continued.values())
         assert self.region.cached(tokens, scope) == best
         taken = self.region.take(tokens, cells, scope)
-        assert taken.cached == best
+        assert taken.cached == matches[taken.sequence]
         assert taken.cells == cells
         assert taken.sequence in self.free, "two hold the same place"
-        equal = [self.free[sequence] for sequence, match in matches.items() if match == best]
+        equal = [self.free[sequence] for sequence, match in continued.items() if match == best]
         gone = self.free[taken.sequence]
         if any(not place.kept for place in equal):
             assert not gone.kept
         assert gone.since == min(place.since for place in equal if bool(place.kept) == bool(gone.kept))
-        assert matches[taken.sequence] == best
+        assert continued[taken.sequence] == best
         del self.free[taken.sequence]
         self.reserved[taken.sequence] = cells
         return Holder(taken.sequence, tokens, cells, scope)

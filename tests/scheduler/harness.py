@@ -39,6 +39,7 @@ class Harness:
         max_step_tokens: int = 512,
         can_roll_back: bool = True,
         speak: Speak = letters,
+        target_itl: float = 0.1,
     ) -> None:
         self.clock = VirtualClock()
         self.maker = RequestMaker(AGING)
@@ -74,7 +75,7 @@ class Harness:
             AdmissionPolicy(share, {Level(level): count for level, count in (reserve or {}).items()}),
             max_requests=max_requests,
             max_tokens=10**6,
-            target_itl=0.1,
+            target_itl=target_itl,
             clock=self.clock,
             observer=self.events.append,
         )

@@ -171,10 +171,12 @@ class ScriptedLane:
     def _compute(self, left: tuple[RequestId, ...]) -> None:
         prompts = sorted((row for row in self.rows.values() if not row.chosen), key=lambda row: row.join.urgency)
         best = min((row.join.level for row in prompts), default=LEAST_URGENT)
-        outputs = [row for row in self.rows.values() if row.chosen]
-        for row in outputs:
-            row.sits_out = row.join.level > best and not row.sits_out
-        decoding = [row for row in outputs if not row.sits_out]
+        decoding = []
+        for row in self.rows.values():
+            if row.chosen:
+                row.sits_out = row.join.level > best and not row.sits_out
+                if not row.sits_out:
+                    decoding.append(row)
         budget = min(max(self._prefill_tokens, 1), self.max_step_tokens - len(decoding))
         outputs: list[RowOutput] = []
         started: list[RequestId] = []

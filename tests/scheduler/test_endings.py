@@ -200,10 +200,10 @@ def test_what_a_cancelled_request_had_computed_is_kept(start: Start) -> None:
 
 
 def test_what_was_cached_before_survives_a_cancelled_prompt(start: Start) -> None:
-    harness = start([1], limit=256)
+    harness = start([1], limit=2048)
     harness.submit(prompt="hello", max_tokens=3)
     harness.run()
-    longer = harness.submit(prompt="hello" + spoken("hello", 3) + PROMPT)
+    longer = harness.submit(prompt="hello" + spoken("hello", 3) + 10 * PROMPT)
     to_prefill(harness, longer)
     assert longer.cached == len("hello") + 2
     harness.scheduler.cancel(longer)

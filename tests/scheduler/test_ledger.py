@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llamalane.errors import DecodeError
 from llamalane.ids import PlanVersion, RequestId, StepNumber
-from llamalane.scheduler.ledger import LaneLedger
+from llamalane.scheduler.ledger import UNPROTECTED, LaneLedger
 from llamalane.scheduler.pacing import StepTimeModel
 from llamalane.streams import LaneFailed, Leave, StepPlan, StepReport, StepTimes
 from tests.scheduler.harness import Harness, Start
@@ -106,10 +106,10 @@ def test_a_new_prefill_budget_is_told_only_while_a_prompt_waits_and_only_if_it_m
     harness.tick()
     books = harness.scheduler.ledgers["lane-0"]
     assert books.next_plan(TARGET) is None
-    books.observe(report(PlanVersion(1), prefill_tokens=100, seconds=0.02))
+    books.observe(report(PlanVersion(1), prefill_tokens=100, seconds=0.1))
     told = plan_of(books)
-    assert told.prefill_tokens == 500
-    books.observe(report(told.version, prefill_tokens=100, seconds=0.021))
+    assert told.prefill_tokens == 100 * TARGET / 0.1 * UNPROTECTED
+    books.observe(report(told.version, prefill_tokens=100, seconds=0.105))
     assert books.next_plan(TARGET) is None, "a change too small to matter"
     harness.scheduler.cancel(request)
     harness.run()
@@ -117,7 +117,7 @@ def test_a_new_prefill_budget_is_told_only_while_a_prompt_waits_and_only_if_it_m
     assert books.next_plan(TARGET) is None, "no prompt waits"
 
 
-@pytest.mark.parametrize(("level", "tokens"), [(1, 100), (2, 100), (3, 40), (5, 40)])
+@pytest.mark.parametrize(("level", "tokens"), [(1, 300), (2, 300), (3, 40), (5, 40)])
 def test_outputs_are_protected_from_prompts_that_are_not_more_urgent(start: Start, level: int, tokens: int) -> None:
     harness = start([2], limit=512)
     harness.submit(3, max_tokens=50)
