@@ -140,8 +140,8 @@ class KVConfig(Section):
     value_type: CacheType = Field(default="f16")
     """How values are stored; the q types take less memory and need flash attention."""
     flash_attention: FlashAttention = Field(default="auto")
-    """Whether attention is computed block by block, without ever holding all its scores; auto: on a GPU, or where a
-    quantized value_type needs it. On a CPU it costs time."""
+    """Whether attention is computed block by block, without ever holding all its scores. On a CPU, `off` is faster
+    for long contexts, and lets outputs depend more on what else runs; a quantized value_type needs it."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
