@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,8 @@ def started(*arguments: str | Path, **variables: str) -> Iterator[Process]:
         stderr=subprocess.PIPE,
         encoding="utf-8",
         env=environment(**variables),
+        # A test run in the background of a shell ignores SIGINT, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             yield process

@@ -28,7 +28,7 @@ from llamalane.scheduler import KVConfig, RequestHandle, SamplingParameters
 from tests.engine.running import LIMIT, WatchedEngine, config_for, lane_threads
 
 CLIENTS = 24
-WARM_UP = 1 / 3
+WARM_UP = 1 / 2
 """The share of the operations after which memory is expected to stay flat."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-OPERATIONS = 3000
+OPERATIONS = 8000
 FLAT = 1_000_000 / 1000
 """Bytes for each request: memory may grow by less than 1 MB in 1,000 of them."""
 

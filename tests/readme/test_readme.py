@@ -58,7 +58,7 @@ def served() -> Iterator[None]:
         try:
             for line in server.stdout:
                 output.append(line)
-                if "ready" in line.lower():
+                if line.startswith("ready:"):
                     break
             else:
                 pytest.fail("make serve ended: " + "".join(output))

@@ -65,7 +65,8 @@ def test_a_device_and_a_new_driver_are_usable(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_missing_bindings_are_told_with_the_way_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cuda", None)  # as if it were not installed
+    for name in ("cuda", "cuda.bindings"):  # as if it were not installed
+        monkeypatch.setitem(sys.modules, name, None)
     found = probe()
     assert found.state is CudaState.NO_BINDINGS
     assert "pip install cuda-python" in found.reason
