@@ -71,7 +71,7 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[
         list[Message],
-        Field(min_length=1),
+        Field(min_length=1, max_length=10_000),
         WithJsonSchema(
             {
                 "type": "array",

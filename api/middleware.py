@@ -28,6 +28,8 @@ QUIET_PATHS = OPEN_PATHS | {"/metrics"}
 CLIENT_CLOSED_REQUEST = 499
 """Only for the log: there is nobody left to read it (nginx's number)."""
 
+_DIGITS = 20
+"""A length of more digits is too large whatever they are, and Python would not read them."""
 _RECORD = "llamalane.record"
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
@@ -163,7 +165,7 @@ class LimitBody:
             return
         refusal = HTTPException(413, f"the body is too large: at most {self._limit} bytes are taken")
         length = Headers(scope=scope).get("content-length", "")
-        if length.isascii() and length.isdigit() and int(length) > self._limit:
+        if length.isascii() and length.isdigit() and (len(length) > _DIGITS or int(length) > self._limit):
             await answer_for(refusal).response()(scope, receive, send)
             return
         received = 0

@@ -53,9 +53,15 @@ def _stops(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+MAX_PROMPTS = 2048
+"""So many prompts may one body hold: whoever has more sends a batch."""
+
+
 def _prompts(value: Any) -> list[Prompt]:
     """Return the prompts that `value` means; a list of integers is one prompt, in tokens."""
     prompts = [value] if isinstance(value, str) or (isinstance(value, list) and _all(int, value)) else value
+    if isinstance(prompts, list) and len(prompts) > MAX_PROMPTS:
+        raise PydanticCustomError("prompts", "at most {most} prompts are taken at once", {"most": MAX_PROMPTS})
     if isinstance(prompts, list) and (_all(str, prompts) or all(map(_is_tokens, prompts))):
         if not all(prompts):
             raise PydanticCustomError("empty", "a prompt needs at least one character, or one token")

@@ -161,14 +161,15 @@ class Engine:
 
         What has not ended after `patience` seconds (None: the configured drain timeout) ends with `EngineClosedError`.
         """
-        if self._running is None or self._state is EngineState.CLOSED:
+        if self._running is None or self._closed():
             return
         self._state = EngineState.DRAINING
         scheduler = self._running.scheduler
         with anyio.move_on_after(self.config.scheduler.drain_timeout if patience is None else patience):
             await _idle(scheduler)
-        scheduler.end_all(EngineClosedError("the engine is shutting down"))
-        await _idle(scheduler)
+        if not self._closed():  # it may have been, by whoever left its block meanwhile
+            scheduler.end_all(EngineClosedError("the engine is shutting down"))
+            await _idle(scheduler)
 
     async def __aenter__(self) -> Self:
         if self._state is not EngineState.NEW:
@@ -259,6 +260,9 @@ class Engine:
         request = parts.intake.prepare(tokens, options)
         parts.scheduler.submit(request, slot)
         return RequestHandle(request, parts.scheduler.cancel)
+
+    def _closed(self) -> bool:
+        return self._state is EngineState.CLOSED
 
     def _check_ready(self) -> None:
         if self._state is not EngineState.READY:

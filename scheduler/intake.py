@@ -65,12 +65,16 @@ class Intake:
 
     async def tokenize_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the tokens of a conversation, as the model's own template writes it."""
+        _check_messages(messages)
         if self._template is None:
             self._template = ChatTemplate(self._model)
         return await self._tokenize(self._template.render(messages), add_special=False)
 
     def prepare(self, tokens: Sequence[int], options: SubmitOptions) -> Request:
         """Return the request for a prompt of `tokens`; raises `RequestError` for what can never be served."""
+        unknown = options.keys() - SubmitOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}; sampling parameters go into `sampling`")
         sampling = options.get("sampling") or SamplingParameters()
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(32))
@@ -81,7 +85,7 @@ class Intake:
         if deadline is not None and not deadline > 0:
             raise InvalidRequestError(f"deadline must be more than 0 seconds; got {deadline!r}", param="deadline")
         choice = options.get("choice", 0)
-        if not 0 <= choice <= MAX_CHOICE:
+        if not isinstance(choice, int) or not 0 <= choice <= MAX_CHOICE:
             raise InvalidRequestError(f"choice must be from 0 to {MAX_CHOICE}; got {choice!r}", param="choice")
         now = self._clock.now()
         room = self._limit - len(tokens)
@@ -122,7 +126,7 @@ class Intake:
             raise _empty_prompt()
         if len(tokens) >= self._limit:
             raise PromptTooLongError(len(tokens), self._limit)
-        if not all(isinstance(token, int) and 0 <= token < size for token in tokens):
+        if not all(type(token) is int and 0 <= token < size for token in tokens):
             raise InvalidRequestError(f"prompt tokens must be integers from 0 to {size - 1}", param="prompt")
 
     def _check_sampling(self, sampling: SamplingParameters) -> None:
@@ -135,6 +139,15 @@ class Intake:
         size = self._vocabulary.size
         if not all(0 <= token < size for token in sampling.logit_bias):
             raise InvalidRequestError(f"logit_bias tokens must be from 0 to {size - 1}", param="logit_bias")
+
+
+def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise unless `messages` is what chat templates expect; some take anything, and write nonsense."""
+    if isinstance(messages, str | bytes) or not messages:
+        raise InvalidRequestError("messages must be a list of at least one message", param="messages")
+    for message in messages:
+        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+            raise InvalidRequestError("every message needs a role and a content", param="messages")
 
 
 def _empty_prompt() -> InvalidRequestError:

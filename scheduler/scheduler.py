@@ -137,9 +137,10 @@ class Scheduler:
         self._wake()
 
     def release_all(self) -> None:
-        """Release the leases that are left; no lane may be running any more."""
+        """Release the leases that are left, and tell whoever waits for idleness; no lane may be running any more."""
         for request in list(self._roster):
             self._roster.release(request)
+        self._tell_idle()
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, as soon as the scheduler is idle."""
@@ -236,6 +237,9 @@ class Scheduler:
             if choice is None:
                 break
             self._admit(choice)
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
         if self._waiting_for_idle and self.idle:
             callbacks, self._waiting_for_idle = self._waiting_for_idle, []
             for callback in callbacks:

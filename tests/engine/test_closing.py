@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
-from llamalane.errors import ContextError, EngineClosedError, ModelLoadError
+from llamalane.errors import ContextError, EngineClosedError, InvalidRequestError, ModelLoadError
 from llamalane.scheduler import Engine, EngineState, EventKind
 from llamalane.streams.lane import StepContext
 from llamalane.streams.llama import Context, ContextOptions, Model
@@ -273,3 +276,34 @@ async def test_lanes_that_opened_are_closed_when_another_one_does_not(
     for context in opened:
         with pytest.raises(ContextError, match="closed"):
             context.remove(0)  # type: ignore[arg-type]
+
+
+async def leave(engine: Engine, tasks: TaskGroup) -> None:
+    """Begin to drain, and fail in the engine's block while that goes on."""
+    async with engine:
+        await engine.submit(PROMPT, sampling=greedy(200))
+        tasks.start_soon(engine.drain, 60)
+        while engine.state is not EngineState.DRAINING:
+            await checkpoint()
+        raise KeyError
+
+
+async def test_a_drain_ends_when_the_block_is_left_meanwhile(make_engine: MakeEngine) -> None:
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            with pytest.raises(KeyError):
+                await leave(make_engine(), tasks)
+
+
+async def test_options_that_nobody_knows_are_refused(make_engine: MakeEngine) -> None:
+    async with make_engine() as engine:
+        with pytest.raises(TypeError, match="unknown options: max_tokens"):
+            await engine.generate(PROMPT, max_tokens=5)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("messages", [[], "hi", [{"role": "user"}], [{"content": "no role"}], [17]])
+async def test_messages_that_are_none_are_refused(make_engine: MakeEngine, messages: Any) -> None:
+    async with make_engine() as engine:
+        with pytest.raises(InvalidRequestError, match="message") as caught:
+            await engine.chat(messages)
+        assert caught.value.param == "messages"
