@@ -1,5 +1,6 @@
 """The scheduler: whose tokens come next, and the engine that carries it out."""
 
+from llamalane.ids import LEAST_URGENT, MOST_URGENT
 from llamalane.scheduler.config import (
     EngineConfig,
     KVConfig,
@@ -14,7 +15,7 @@ from llamalane.scheduler.engine import Engine, ModelInfo
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.handle import RequestHandle
 from llamalane.scheduler.intake import SubmitOptions
-from llamalane.scheduler.priority import LEAST_URGENT, MOST_URGENT, PriorityLevels
+from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.request import RequestState
 from llamalane.scheduler.result import Result, Timings, Usage
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics

@@ -23,10 +23,10 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from llamalane.errors import ConfigError
+from llamalane.ids import LEAST_URGENT, MOST_URGENT
 from llamalane.kvcache import divide
 from llamalane.scheduler.config_file import Location, read_document
 from llamalane.scheduler.config_sources import EnvironmentSource, load_settings
-from llamalane.scheduler.priority import LEAST_URGENT, MOST_URGENT
 from llamalane.streams import DeviceChoice
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from llamalane.ids import PlanVersion, RequestId
+from llamalane.ids import LEAST_URGENT, PlanVersion, RequestId
 from llamalane.scheduler.pacing import StepTimeModel
-from llamalane.scheduler.priority import LEAST_URGENT
 from llamalane.scheduler.request import Request
 from llamalane.streams import Edit, Join, LaneFailed, Leave, PoolLane, StepPlan, StepReport
 

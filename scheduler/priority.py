@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llamalane.errors import InvalidPriorityError
-from llamalane.ids import Level
+from llamalane.ids import LEAST_URGENT, MOST_URGENT, Level
 
-MOST_URGENT = Level(1)
-LEAST_URGENT = Level(5)
 LEVELS = tuple(Level(level) for level in range(MOST_URGENT, LEAST_URGENT + 1))
 _IN_DIGITS = {str(level): level for level in LEVELS}
 

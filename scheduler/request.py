@@ -133,6 +133,11 @@ class Request:
         """How many KV cells it can come to need."""
         return len(self.tokens) + self.max_tokens
 
+    @property
+    def history(self) -> list[int]:
+        """The prompt and what was generated so far: what its lane computes before it chooses the next token."""
+        return [*self.tokens, *self.generated]
+
     def move(self, state: RequestState) -> None:
         """Go on to `state`; anything but a step that the life of a request has is a programming error."""
         if state not in _NEXT[self.state]:
@@ -147,7 +152,7 @@ class Request:
         return Join(
             request=self.id,
             sequence=self.lease.sequence,
-            tokens=[*self.tokens, *self.generated],
+            tokens=self.history,
             cached=self.lease.cached,
             generated=len(self.generated),
             max_tokens=self.max_tokens - len(self.generated),
@@ -169,7 +174,7 @@ class Request:
         """
         if not self.since_join:
             return self.tokens[: self.lease.cached if self.lease else 0]
-        return [*self.tokens, *self.generated[:-1]]
+        return self.history[:-1]
 
     def note_admission(self, now: float) -> bool:
         """Take note that it was put on a lane; returns whether it was for the first time."""

@@ -38,8 +38,7 @@ class Roster:
 
     def start(self, request: Request) -> None:
         """Lease a place for a waiting request, and tell its lane; the pool must have a free one."""
-        tokens = [*request.tokens, *request.generated]
-        request.lease = self.pool.acquire_nowait(tokens, cells=request.cells, scope=request.tenant)
+        request.lease = self.pool.acquire_nowait(request.history, cells=request.cells, scope=request.tenant)
         request.lane = request.lease.lane.name
         request.move(RequestState.RUNNING)
         self._running[request.level] += 1

@@ -136,10 +136,7 @@ class RunningSet:
             work.outputs.append(row)
 
     def _join(self, join: Join, cells: Cells) -> None:
-        computed = join.cached
-        if not cells.remove(join.sequence, computed):
-            cells.remove(join.sequence)
-            computed = 0
+        computed = _trim(cells, join.sequence, join.cached)
         self._rows[join.request] = Row(join, self._make_sampler(join), list(join.tokens), computed)
 
     def _leave(self, leave: Leave, cells: Cells) -> None:
@@ -147,5 +144,12 @@ class RunningSet:
         if row is None:  # it ended by itself in the meantime
             return
         self.retire(row)
-        if not cells.remove(row.join.sequence, leave.keep):
-            cells.remove(row.join.sequence)
+        _trim(cells, row.join.sequence, leave.keep)
+
+
+def _trim(cells: Cells, sequence: SequenceId, keep: int) -> int:
+    """Remove all but the first `keep` cells of a sequence; where that is not possible, all. Returns how many are left."""
+    if cells.remove(sequence, keep):
+        return keep
+    cells.remove(sequence)
+    return 0

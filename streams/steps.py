@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llamalane.errors import LlamalaneError
-from llamalane.ids import Level, PlanVersion, RequestId, SequenceId, StepNumber
+from llamalane.ids import MOST_URGENT, Level, PlanVersion, RequestId, SequenceId, StepNumber
 from llamalane.streams.sampling import SamplingParameters
-
-MOST_URGENT = Level(1)
 
 
 class FinishReason(enum.Enum):

@@ -13,6 +13,9 @@ SequenceId = NewType("SequenceId", int)
 Level = NewType("Level", int)
 """A priority: 1 is the most urgent, 5 the least."""
 
+MOST_URGENT = Level(1)
+LEAST_URGENT = Level(5)
+
 StepNumber = NewType("StepNumber", int)
 """Counts the steps of one lane, from 1."""
 

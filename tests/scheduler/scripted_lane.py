@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from llamalane.errors import DecodeError, LlamalaneError
-from llamalane.ids import PlanVersion, RequestId, SequenceId, StepNumber
-from llamalane.scheduler.priority import LEAST_URGENT
+from llamalane.ids import LEAST_URGENT, PlanVersion, RequestId, SequenceId, StepNumber
 from llamalane.streams import (
     FinishReason,
     Join,

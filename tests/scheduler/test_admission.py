@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llamalane.ids import Level
+from llamalane.ids import LEAST_URGENT, Level
 from llamalane.scheduler.admission import AdmissionPolicy, Choice
-from llamalane.scheduler.priority import LEAST_URGENT, LEVELS
+from llamalane.scheduler.priority import LEVELS
 from llamalane.scheduler.queue import WaitingQueue
 from llamalane.scheduler.request import Request
 from tests.scheduler.building import RequestMaker

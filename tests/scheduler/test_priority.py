@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llamalane.errors import InvalidPriorityError
-from llamalane.ids import Level
-from llamalane.scheduler.priority import LEAST_URGENT, LEVELS, MOST_URGENT, Aging, PriorityLevels
+from llamalane.ids import LEAST_URGENT, MOST_URGENT, Level
+from llamalane.scheduler.priority import LEVELS, Aging, PriorityLevels
 
 LEVEL_NAMES = {"interactive": 1, "chat": 1, "normal": 3, "batch": 5}
 PRIORITIES = PriorityLevels(LEVEL_NAMES, default=Level(3))

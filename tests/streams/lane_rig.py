@@ -11,7 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from llamalane.ids import SequenceId
-from llamalane.streams import CpuStream, FinishReason, LaneFailed, LaneMessage, LaneReady, RowOutput, StepReport
+from llamalane.streams import (
+    CpuStream,
+    FinishReason,
+    LaneFailed,
+    LaneMessage,
+    LaneReady,
+    RowOutput,
+    SamplingParameters,
+    StepReport,
+)
 from llamalane.streams.gate import Gate
 from llamalane.streams.lane import Lane, StepContext
 from llamalane.streams.llama import Batch, Context, ContextOptions, Model
@@ -21,6 +30,9 @@ TIMEOUT = 60.0
 """Seconds after which something that should have happened never will."""
 OPTIONS = ContextOptions(cells=1024, sequences=4, max_step_tokens=64, micro_batch=64, threads=1)
 LIMIT = OPTIONS.cells // OPTIONS.sequences
+PROMPT = list(range(70, 90))
+ENDLESS = SamplingParameters(temperature=0, seed=0, ignore_eos=True)
+ROUNDING = 0.01
 
 
 class Script:

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,13 @@ from llamalane.errors import ContextError
 from llamalane.streams import FinishReason, SamplingParameters
 from llamalane.streams.gate import Gate
 from llamalane.streams.lane import Lane
-from llamalane.streams.llama import Context, Model, ModelOptions
+from llamalane.streams.llama import Context, Model
 from tests.models.tiny_gguf import EOS
 from tests.streams.lane_rig import (
+    ENDLESS,
     OPTIONS,
+    PROMPT,
+    ROUNDING,
     TIMEOUT,
     Inbox,
     Script,
@@ -28,21 +30,6 @@ from tests.streams.lane_rig import (
     tokens_of,
 )
 from tests.streams.plans import edit, join, leave, plan
-
-PROMPT = list(range(70, 90))
-ENDLESS = SamplingParameters(temperature=0, seed=0, ignore_eos=True)
-ROUNDING = 0.01
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model: Path) -> Iterator[Model]:
-    with Model(ModelOptions(path=tiny_model)) as model:
-        yield model
-
-
-@pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
 
 
 @pytest.fixture

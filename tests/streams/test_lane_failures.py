@@ -2,31 +2,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from llamalane.errors import ContextError, DecodeError
-from llamalane.streams import LaneFailed, SamplingParameters
+from llamalane.streams import LaneFailed
 from llamalane.streams.lane import MAX_FAILURES, Lane
-from llamalane.streams.llama import Model, ModelOptions
-from tests.streams.lane_rig import TIMEOUT, Inbox, Script, open_lane, shortfall, tokens_of
+from llamalane.streams.llama import Model
+from tests.streams.lane_rig import ENDLESS, PROMPT, ROUNDING, TIMEOUT, Inbox, Script, open_lane, shortfall, tokens_of
 from tests.streams.plans import join, leave, plan
-
-PROMPT = list(range(70, 90))
-ENDLESS = SamplingParameters(temperature=0, seed=0, ignore_eos=True)
-ROUNDING = 0.01
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model: Path) -> Iterator[Model]:
-    with Model(ModelOptions(path=tiny_model)) as model:
-        yield model
-
-
-@pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
 
 
 @pytest.fixture

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from llamalane.kvcache import Region, divide
 from llamalane.streams import LaneBackend, Lease, SamplingParameters, Stream, StreamPool
 from llamalane.streams.gate import Gate
-from llamalane.streams.llama import Model, ModelOptions
+from llamalane.streams.llama import Model
 from tests.streams.fakes import stream_options
 from tests.streams.lane_rig import LIMIT, OPTIONS, Inbox, Script, open_lane, shortfall, tokens_of
 from tests.streams.plans import join, plan
@@ -21,12 +20,6 @@ ENDLESS = SamplingParameters(temperature=0, seed=0, ignore_eos=True)
 ROUNDING = 0.01
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model: Path) -> Iterator[Model]:
-    with Model(ModelOptions(path=tiny_model)) as model:
-        yield model
 
 
 @pytest.fixture
