@@ -148,7 +148,7 @@ class RunningSet:
 
 
 def _trim(cells: Cells, sequence: SequenceId, keep: int) -> int:
-    """Remove all but the first `keep` cells of a sequence; where that is not possible, all. Returns how many are left."""
+    """Remove all but the first `keep` cells of a sequence, or all where that cannot be; returns how many are left."""
     if cells.remove(sequence, keep):
         return keep
     cells.remove(sequence)
