@@ -4,59 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic
 
 from llamalane.ids import Level
 from llamalane.scheduler.priority import LEVELS
-from llamalane.scheduler.queue import WaitingQueue
-from llamalane.scheduler.request import Request
+from llamalane.scheduler.queue import W, WaitingQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A request to be admitted; `by_share` when its turn came from the guaranteed share."""
+class Choice(Generic[W]):
+    """A request to be admitted.
 
-    request: Request
+    Attributes:
+        by_share: its turn came from the guaranteed share.
+        open_to: the least urgent level that might have taken the place.
+    """
+
+    request: W
     by_share: bool
+    open_to: Level
 
 
 class AdmissionPolicy:
-    """Chooses among the oldest requests of each level.
+    """Chooses among the heads of the levels.
 
-    The most urgent one goes first, but one admission in `share` goes to the request that has waited longest, whatever
-    its level (0: never). `reserve` holds, for each level, how many places are kept free for requests of that level or
-    a better one while fewer than that are running.
+    The level whose oldest request is the most urgent goes first, and there the tenant whose turn it is. But one
+    admission in `share` goes to the request that has waited longest, whatever its level and its tenant (0: never).
+    `reserve` holds, for each level, how many places are kept free for requests of that level or a better one while
+    fewer than that are running.
 
-    So a request with r older ones waiting is admitted after at most ``share × (r + 1)`` admissions to places that are
-    not reserved for others.
+    The share takes the oldest request among those that may take the place, and is counted for each level apart: of
+    any `share` admissions to free places that a level may take, while a request of that level waits, one goes by
+    share to that request or an older one. So a request is admitted after at most ``share × (r + 1)`` admissions to
+    free places that its level may take; r counts the older requests, of whatever level, that wait meanwhile. One that
+    comes back counts again only if it was admitted by share before. A level to which no place is ever open has no
+    such bound; the configuration leaves at least one open to all.
     """
 
     def __init__(self, share: int, reserve: Mapping[Level, int]) -> None:
         self._share = share
         self._reserve = dict(reserve)
-        self._since_share = 0
+        self._since_share = dict.fromkeys(LEVELS, 0)
+        """For each level: admissions to places that it might have taken, since the last one of them by share."""
 
-    def choose(self, queue: WaitingQueue, free: int, running: Mapping[Level, int]) -> Choice | None:
+    def choose(self, queue: WaitingQueue[W], free: int, running: Mapping[Level, int]) -> Choice[W] | None:
         """Return whom to admit next, None for nobody: when no place is free, or those that are, are reserved."""
-        heads = [head for head in queue.heads() if self._may_take(head.level, free, running)]
+        open_to = self._open_to(free, running)
+        if open_to is None:
+            return None
+        heads = [head for head in queue.heads() if head.oldest.level <= open_to]
         if not heads:
             return None
-        if self._share and self._since_share >= self._share - 1:
-            oldest = min(queue.heads(), key=lambda request: request.order)
-            if oldest in heads:
-                return Choice(oldest, by_share=True)
-        return Choice(min(heads, key=lambda request: (request.key, request.order)), by_share=False)
+        if any(self._is_due(head.oldest.level) for head in heads):
+            oldest = min((head.oldest for head in heads), key=lambda request: request.order)
+            return Choice(oldest, by_share=True, open_to=open_to)
+        head = min(heads, key=lambda head: (head.oldest.key, head.oldest.order))
+        return Choice(head.next, by_share=False, open_to=open_to)
 
-    def admitted(self, choice: Choice) -> None:
+    def most_urgent(self, queue: WaitingQueue[W]) -> Choice[W] | None:
+        """Return the most urgent of those who wait, None for nobody; it may be worth making room for."""
+        head = min(queue.heads(), key=lambda head: (head.oldest.key, head.oldest.order), default=None)
+        return None if head is None else Choice(head.next, by_share=False, open_to=head.next.level)
+
+    def admitted(self, choice: Choice[W]) -> None:
         """Count an admission."""
-        self._since_share = 0 if choice.by_share else self._since_share + 1
+        for level in LEVELS:
+            if level <= choice.open_to:
+                self._since_share[level] = 0 if choice.by_share else self._since_share[level] + 1
 
-    def _may_take(self, level: Level, free: int, running: Mapping[Level, int]) -> bool:
-        """Return whether enough places stay free for all better levels if `level` takes one."""
-        wanted = have = missing = 0
-        for better in LEVELS:
-            if better >= level:
+    def _is_due(self, level: Level) -> bool:
+        return self._share > 0 and self._since_share[level] >= self._share - 1
+
+    def _open_to(self, free: int, running: Mapping[Level, int]) -> Level | None:
+        """Return the least urgent level that may take a place: enough of them stay free for all better levels."""
+        open_to = None
+        promised = have = kept_free = 0
+        for level in LEVELS:
+            if free - 1 < kept_free:
                 break
-            wanted += self._reserve.get(better, 0)
-            have += running.get(better, 0)
-            missing = max(missing, wanted - have)
-        return free - 1 >= missing
+            open_to = level
+            promised += self._reserve.get(level, 0)
+            have += running.get(level, 0)
+            kept_free = max(kept_free, promised - have)
+        return open_to

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llamalane.kvcache import Region, divide
+from llamalane.kvcache import Layout, Region, divide
 from llamalane.scheduler.config import EngineConfig, KVConfig, ModelConfig, StreamsConfig
 from llamalane.streams import Device, LaneBackend, Stream, StreamOptions, StreamPool, choose_device
 from llamalane.streams.cores import available_cores, share_cores
@@ -72,8 +72,9 @@ def _stream_options(config: StreamsConfig, device: Device) -> list[StreamOptions
 def _context_options(config: StreamsConfig, kv: KVConfig, region: Region, stream: StreamOptions) -> ContextOptions:
     return ContextOptions(
         cells=region.plan.cells,
-        sequences=region.places,
-        max_step_tokens=config.max_step_tokens,
+        sequences=region.plan.sequences,
+        partitioned=region.plan.layout is Layout.PARTITIONED,
+        max_step_tokens=max(config.max_step_tokens, region.plan.sequences),
         micro_batch=config.micro_batch,
         threads=stream.threads,
         key_type=kv.key_type,
@@ -86,11 +87,12 @@ def _open_pool(config: EngineConfig, model: Model, device: Device, open_context:
     options = _stream_options(config.streams, device)
     places = [entry.places for entry in options]
     budget = config.kv.budget or DEFAULT_CELLS_PER_PLACE * sum(places)
-    plans = dict(zip([entry.name for entry in options], divide(budget, places, model.train_context), strict=True))
+    plans = divide(budget, places, model.train_context, layout=config.kv.layout, spare=config.kv.spare_sequences)
+    plan_of = dict(zip([entry.name for entry in options], plans, strict=True))
     gate = Gate()
 
     def open_lane(stream: Stream) -> tuple[LaneBackend, Region]:
-        region = Region(plans[stream.options.name], can_roll_back=model.can_roll_back)
+        region = Region(plan_of[stream.options.name], can_roll_back=model.can_roll_back)
         context_options = _context_options(config.streams, config.kv, region, stream.options)
         lane = Lane(
             stream,
@@ -99,6 +101,8 @@ def _open_pool(config: EngineConfig, model: Model, device: Device, open_context:
             max_step_tokens=config.streams.max_step_tokens,
             limit=region.limit,
             gate=gate,
+            by_sequence=context_options.partitioned,
+            can_abandon=device is Device.CPU and model.can_roll_back,
         )
         return lane, region
 

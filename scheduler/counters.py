@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(slots=True)
 class Counters:
-    """What happened since the start; `rejected` counts refusals at submission by their reason."""
+    """What happened since the start.
+
+    `rejected` counts refusals at submission by their reason, `parks` how often requests were parked by the way.
+    """
 
     admitted: int = 0
     finished: int = 0
@@ -20,7 +23,8 @@ class Counters:
     cached_tokens: int = 0
     completion_tokens: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
+    parks: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> Counters:
         """Return the counts as they stand."""
-        return replace(self, rejected=self.rejected.copy())
+        return replace(self, rejected=self.rejected.copy(), parks=self.parks.copy())

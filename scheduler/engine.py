@@ -14,7 +14,6 @@ import anyio.to_thread
 from llamalane.clock import Clock, MonotonicClock
 from llamalane.errors import EngineClosedError, QueueFullError, UnknownModelError
 from llamalane.ids import Level
-from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.assembly import Machinery, OpenContext, assemble
 from llamalane.scheduler.config import EngineConfig
 from llamalane.scheduler.events import Observer
@@ -22,7 +21,9 @@ from llamalane.scheduler.handle import RequestHandle
 from llamalane.scheduler.intake import Intake, SubmitOptions
 from llamalane.scheduler.priority import Aging, PriorityLevels
 from llamalane.scheduler.queue import Slot
+from llamalane.scheduler.request import Request
 from llamalane.scheduler.result import Result
+from llamalane.scheduler.rules import rules_of
 from llamalane.scheduler.scheduler import Scheduler
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, take_statistics
 from llamalane.streams.llama import Context
@@ -207,17 +208,7 @@ class Engine:
         machinery.pool.start(scheduler.receive_from_lane)
 
     def _make_scheduler(self, machinery: Machinery) -> Scheduler:
-        settings = self.config.scheduler
-        reserve = {Level(settings.levels[name]): places for name, places in settings.reserve.items()}
-        return Scheduler(
-            machinery.pool,
-            AdmissionPolicy(settings.guaranteed_share, reserve),
-            max_requests=settings.queue.max_requests,
-            max_tokens=settings.queue.max_tokens,
-            target_itl=settings.target_itl,
-            clock=self._clock,
-            observer=self._observer,
-        )
+        return Scheduler(machinery.pool, rules_of(self.config), clock=self._clock, observer=self._observer)
 
     @contextlib.asynccontextmanager
     async def _scheduling(self, scheduler: Scheduler) -> AsyncIterator[None]:
@@ -243,7 +234,7 @@ class Engine:
         machinery.model.close()
 
     @contextlib.contextmanager
-    def _reserve(self) -> Iterator[Slot]:
+    def _reserve(self) -> Iterator[Slot[Request]]:
         """Reserve a slot in the queue, and count whoever is turned away."""
         self._check_ready()
         scheduler = self._parts().scheduler
@@ -254,7 +245,7 @@ class Engine:
             scheduler.counters.rejected[error.reason] += 1
             raise
 
-    def _queue(self, tokens: Sequence[int], slot: Slot, options: SubmitOptions) -> RequestHandle:
+    def _queue(self, tokens: Sequence[int], slot: Slot[Request], options: SubmitOptions) -> RequestHandle:
         self._check_ready()  # the engine may have begun to drain while the text was tokenized
         parts = self._parts()
         request = parts.intake.prepare(tokens, options)

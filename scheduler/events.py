@@ -18,6 +18,8 @@ class EventKind(enum.Enum):
     """A step computed its first rows."""
     ENDED = "ended"
     """Its outcome is known."""
+    PARKED = "parked"
+    """It had to give way, and waits again."""
     REQUEUED = "requeued"
     """Its lane failed, and it waits again."""
     STEP = "step"

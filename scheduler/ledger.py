@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from llamalane.ids import LEAST_URGENT, PlanVersion, RequestId
+from collections.abc import Iterator, Mapping
+
+from llamalane.ids import LEAST_URGENT, Level, PlanVersion, RequestId, StepNumber
 from llamalane.scheduler.pacing import StepTimeModel
-from llamalane.scheduler.request import Request
-from llamalane.streams import Edit, Join, LaneFailed, Leave, PoolLane, StepPlan, StepReport
+from llamalane.scheduler.request import Request, RequestState
+from llamalane.streams import Change, Edit, Join, LaneFailed, PoolLane, StepPlan, StepReport, StepShare
 
 NOTABLE_CHANGE = 0.25
 """A new prefill budget is worth a plan of its own when it differs by this share of the old one."""
@@ -13,83 +15,180 @@ NOTABLE_CHANGE = 0.25
 UNPROTECTED = 4
 """With no output to protect, a step for prompts may be so many times as long as the target."""
 
+HOPELESS = 1.25
+"""Rows that miss their target even when alone get steps so many times as long as those alone would be."""
+
 
 class LaneLedger:
-    """The scheduler's books of one lane. Every request that holds a lease of the lane is in `running`."""
+    """The scheduler's books of one lane.
 
-    def __init__(self, lane: PoolLane) -> None:
+    Every request that holds a place of the lane is in `running`, and every one that the lane has been told to park,
+    and has not confirmed, in `parking`. `targets` are the seconds between two tokens that each level should see.
+    """
+
+    def __init__(self, lane: PoolLane, targets: Mapping[Level, float]) -> None:
         self.lane = lane
         self.running: dict[RequestId, Request] = {}
+        self.parking: dict[RequestId, Request] = {}
         self.model = StepTimeModel()
         self.down = False
         self.failures = 0
         self.steps = 0
+        self.abandoned_steps = 0
         self.decode_seconds = 0.0
         self.sample_seconds = 0.0
         self.idle_seconds = 0.0
+        self._targets = targets
         self._epoch = 0
         self._version = PlanVersion(0)
         self._unacknowledged: list[Edit] = []
-        self._fresh: list[Join | Leave] = []
+        self._fresh: list[Change] = []
         self._planned_tokens = 0
+        self._planned_share: StepShare | None = None
+        self._step_began = 0.0
+        self._interrupted: set[RequestId] = set()
+        """Requests whose step was abandoned, and that have not got a token since."""
 
-    def edit(self, change: Join | Leave) -> None:
+    def get(self, request: RequestId) -> Request | None:
+        """Return the request of that id which the lane computes or is to park, None when there is none."""
+        return self.running.get(request) or self.parking.get(request)
+
+    def edit(self, change: Change) -> None:
         """Put `change` into the next plan."""
         self._fresh.append(change)
 
-    def observe(self, report: StepReport) -> None:
+    def observe(self, report: StepReport, now: float) -> None:
         """Take note of a step: the plan that it acknowledges, and its times."""
         self._unacknowledged = [edit for edit in self._unacknowledged if edit.version > report.version]
         self.steps = report.step
+        self._step_began = now
+        if report.abandoned:
+            self.abandoned_steps += 1
+        self._interrupted.difference_update(output.request for output in report.outputs)
         if report.times is not None:
             self.model.observe(report)
             self.decode_seconds += report.times.decode
             self.sample_seconds += report.times.sample
             self.idle_seconds += report.times.idle
 
-    def fail(self, failure: LaneFailed) -> list[Request]:
-        """Take note that the lane lost its context, and return the requests that ran on it."""
+    def fail(self, failure: LaneFailed) -> None:
+        """Take note that the lane lost its context, and with it all that ran there."""
         self.failures += 1
         self.down = failure.down
         self._epoch = failure.epoch
         self._unacknowledged.clear()
         self._fresh.clear()
-        lost = list(self.running.values())
+        self._interrupted.clear()
         self.running.clear()
-        return lost
+        self.parking.clear()
 
-    def next_plan(self, target: float) -> StepPlan | None:
+    def next_plan(self, now: float) -> StepPlan | None:
         """Return the plan to post, None when the lane needs no new one.
 
         Every plan repeats the edits that were not acknowledged, since it replaces one that was perhaps not taken.
         """
-        tokens = self._prefill_tokens(target)
+        tokens, share = self._prefill_tokens(), self._share()
         notable = abs(tokens - self._planned_tokens) > NOTABLE_CHANGE * self._planned_tokens
-        if not self._fresh and not (notable and self._prompts_pending()):
+        if not self._fresh and share == self._planned_share and not (notable and any(self._prompts())):
             return None
+        if not any(self._under_way()):
+            self._step_began = now
         self._version = PlanVersion(self._version + 1)
         self._unacknowledged.extend(Edit(self._version, change) for change in self._fresh)
         self._fresh.clear()
-        self._planned_tokens = tokens
-        return StepPlan(self._epoch, self._version, tuple(self._unacknowledged), tokens)
+        self._planned_tokens, self._planned_share = tokens, share
+        return StepPlan(self._epoch, self._version, tuple(self._unacknowledged), tokens, share)
 
-    def _prefill_tokens(self, target: float) -> int:
+    def step_to_abandon(self, now: float, abort_after: float | None) -> StepNumber | None:
+        """Return the step under way if it should be broken off, and note that it is; None for `abort_after` is never.
+
+        Either nobody wants its results any more; or some who are about to join are more urgent than all that it
+        computes, and none of its rows has lost a step in this way without having got a token since. And its end must
+        be more than `abort_after` seconds away.
+        """
+        under_way = list(self._under_way())
+        if abort_after is None or not under_way or not self._fresh:
+            return None
+        joining = [change.level for change in self._fresh if isinstance(change, Join)]
+        unwanted = all(request.state is RequestState.LEAVING for request in under_way)
+        overtaken = min(joining, default=LEAST_URGENT) < min(request.level for request in under_way)
+        spared = any(request.id in self._interrupted for request in under_way)
+        if (unwanted or (overtaken and not spared)) and self._seconds_left(under_way, now) > abort_after:
+            self._interrupted.update(request.id for request in under_way)
+            return StepNumber(self.steps + 1)
+        return None
+
+    def less_urgent_rows(self) -> int | None:
+        """Return how many rows less urgent than the best a step may have, for the best to meet their target.
+
+        None when there are none, or all of them fit.
+        """
+        best = self.best_output()
+        levels = [request.level for request in self._outputs()]
+        others = sum(level > best for level in levels)
+        fitting = self._fitting(best, len(levels) - others, len(levels))
+        return fitting if others > fitting else None
+
+    def best_output(self) -> Level:
+        """Return the most urgent level that has rows in the decode steps."""
+        return min((request.level for request in self._outputs()), default=LEAST_URGENT)
+
+    def admits(self, level: Level) -> bool:
+        """Return whether one row more of `level` leaves those that are more urgent their target."""
+        best = self.best_output()
+        rows = sum(request.level == best for request in self._outputs())
+        return level <= best or self._fitting(best, rows, rows + 1) > 0
+
+    def __iter__(self) -> Iterator[Request]:
+        yield from self.running.values()
+        yield from self.parking.values()
+
+    def _under_way(self) -> Iterator[Request]:
+        """Return the requests of which the lane knows."""
+        joining = {change.request for change in self._fresh if isinstance(change, Join)}
+        return (request for request in self if request.id not in joining)
+
+    def _prompts(self) -> Iterator[Request]:
+        return (request for request in self.running.values() if not request.since_join)
+
+    def _outputs(self) -> Iterator[Request]:
+        return (request for request in self.running.values() if request.since_join)
+
+    def _fitting(self, best: Level, rows: int, most: int) -> int:
+        """Return how many rows, of `most` in all, fit beside `rows` of level `best`.
+
+        Where these alone take longer than their target, a little more than they take is what is aimed at.
+        """
+        target = max(self._targets[best], HOPELESS * self.model.decode_seconds(rows))
+        return max(0, self.model.rows_within(target, most) - rows)
+
+    def _share(self) -> StepShare | None:
+        fitting = self.less_urgent_rows()
+        if fitting is None:
+            return None
+        return StepShare(self.best_output(), max(1, fitting))
+
+    def _prefill_tokens(self) -> int:
         """Return how many prompt tokens a step may compute.
 
         The target protects running outputs from prompts. A prompt that is more urgent than all of them gets longer
         steps, in which no other prompt has a part.
         """
         largest = self.lane.backend.max_step_tokens
-        prompts = [request for request in self.running.values() if not request.since_join]
-        outputs = [request for request in self.running.values() if request.since_join]
+        prompts = list(self._prompts())
+        outputs = [request.level for request in self._outputs()]
         best = min((request.level for request in prompts), default=LEAST_URGENT)
-        protected = sum(request.level <= best for request in outputs)
+        protected = [level for level in outputs if level <= best]
         if protected:
-            return self.model.prefill_tokens(protected, target, largest)
-        tokens = self.model.prefill_tokens(0, UNPROTECTED * target, largest)
+            target = min(self._targets[level] for level in protected)
+            return self.model.prefill_tokens(len(protected), target, largest)
+        tokens = self.model.prefill_tokens(0, UNPROTECTED * self._targets[best], largest)
         if outputs:
             tokens = min(tokens, sum(request.cells_to_fill() for request in prompts if request.level == best))
         return tokens
 
-    def _prompts_pending(self) -> bool:
-        return any(not request.since_join for request in self.running.values())
+    def _seconds_left(self, under_way: list[Request], now: float) -> float:
+        prompts = sum(request.cells_to_fill() for request in under_way if not request.since_join)
+        rows = sum(request.since_join > 0 for request in under_way)
+        expected = self.model.step_seconds(rows, min(prompts, self._planned_tokens))
+        return expected - (now - self._step_began)

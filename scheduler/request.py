@@ -11,9 +11,13 @@ import anyio
 
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
+from llamalane.scheduler.displacement import PROGRESS
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.result import Result, Timings, Usage
-from llamalane.streams import FinishReason, Join, Lease, SamplingParameters
+from llamalane.streams import FinishReason, Join, Lease, Parked, SamplingParameters, SavedCells
+
+BLOCK = 32
+"""So many KV cells are reserved at a time for a request that grows."""
 
 
 class RequestState(enum.Enum):
@@ -23,6 +27,8 @@ class RequestState(enum.Enum):
     """In the queue."""
     RUNNING = "running"
     """It holds a lease, and its lane computes it."""
+    PARKING = "parking"
+    """It has to give way; its lane has not confirmed yet that it stopped. After that it waits."""
     LEAVING = "leaving"
     """Its outcome is known; its lease is held until the lane has confirmed that it stopped."""
     DONE = "done"
@@ -30,8 +36,9 @@ class RequestState(enum.Enum):
 
 
 _NEXT = {
-    RequestState.WAITING: {RequestState.RUNNING, RequestState.DONE},
-    RequestState.RUNNING: {RequestState.WAITING, RequestState.LEAVING, RequestState.DONE},
+    RequestState.WAITING: {RequestState.RUNNING, RequestState.PARKING, RequestState.DONE},
+    RequestState.RUNNING: {RequestState.WAITING, RequestState.PARKING, RequestState.LEAVING, RequestState.DONE},
+    RequestState.PARKING: {RequestState.WAITING, RequestState.LEAVING, RequestState.DONE},
     RequestState.LEAVING: {RequestState.DONE},
     RequestState.DONE: set(),
 }
@@ -100,7 +107,10 @@ class Request:
         deadline: the moment at which it is dropped, None for never; `deadline_after` is the same, in seconds from
             arrival.
         sheltered: admitted by the guaranteed share: never displaced.
+        lease: its place; while it is parked and paused, its cells.
+        saved: its cells in host memory, while it is parked and swapped.
         since_join: tokens generated since it was put on its present lane.
+        parks: how often it was parked; `parks_in_a_row` without having got on in between.
     """
 
     id: RequestId
@@ -126,12 +136,36 @@ class Request:
     admitted_at: float | None = None
     first_token_at: float | None = None
     restarts: int = 0
+    saved: SavedCells | None = None
+    parks: int = 0
+    parks_in_a_row: int = 0
     delivery: Delivery = field(default_factory=Delivery)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The length of its prompt in tokens."""
+        return len(self.tokens)
 
     @property
     def cells(self) -> int:
         """How many KV cells it can come to need."""
         return len(self.tokens) + self.max_tokens
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has, prompt and output."""
+        return len(self.tokens) + len(self.generated)
+
+    @property
+    def next_cells(self) -> int:
+        """How many KV cells let it run for a while: for what it has, and a block more."""
+        return min(self.length + BLOCK, self.cells)
+
+    @property
+    def runs_short(self) -> bool:
+        """Whether it will soon need more cells than its lease has."""
+        assert self.lease is not None
+        return self.lease.cells - self.length < BLOCK // 2 and self.lease.cells < self.cells
 
     @property
     def history(self) -> list[int]:
@@ -145,27 +179,31 @@ class Request:
         self.state = state
 
     def join(self) -> Join:
-        """Return the edit that puts it on its lane; called once for each lease."""
+        """Return the edit that puts it on its lane; called once for each lease, and each time that it is resumed."""
         assert self.lease is not None
         assert self.sampling.seed is not None
         self.since_join = 0
+        saved, self.saved = self.saved, None
         return Join(
             request=self.id,
             sequence=self.lease.sequence,
             tokens=self.history,
-            cached=self.lease.cached,
+            cached=saved.length if saved is not None else self.lease.cached,
             generated=len(self.generated),
             max_tokens=self.max_tokens - len(self.generated),
             sampling=self.sampling,
             choice=self.choice,
             level=self.level,
             urgency=(*self.key, self.order),
+            cells=self.lease.cells if self.lease.cells < self.cells else None,
+            saved=saved,
+            sheltered=self.sheltered,
         )
 
     def cells_to_fill(self) -> int:
         """Return how many tokens its lane has to compute before it chooses the first one."""
         cached = self.lease.cached if self.lease is not None else 0
-        return len(self.tokens) + len(self.generated) - cached
+        return self.length - cached
 
     def cells_filled(self) -> Sequence[int]:
         """Return the tokens that its cells are known to hold.
@@ -173,8 +211,16 @@ class Request:
         The token chosen last was not computed. Of a prompt that was left half-way, only what was there before counts.
         """
         if not self.since_join:
-            return self.tokens[: self.lease.cached if self.lease else 0]
+            return self.history[: self.lease.cached if self.lease else 0]
         return self.history[:-1]
+
+    def note_parked(self, parked: Parked) -> None:
+        """Take note of what its lane says of its cells, now that it is parked."""
+        self.parks += 1
+        self.parks_in_a_row += 1
+        self.saved = parked.saved
+        if self.lease is not None:
+            self.lease.settle(parked.computed)
 
     def note_admission(self, now: float) -> bool:
         """Take note that it was put on a lane; returns whether it was for the first time."""
@@ -193,6 +239,8 @@ class Request:
             self.first_token_at = now
         self.generated.append(token)
         self.since_join += 1
+        if self.since_join == PROGRESS:
+            self.parks_in_a_row = 0
         self.delivery.put(self.output.add(token))
         if self.output.stopped:
             return FinishReason.STOP

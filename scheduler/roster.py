@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from llamalane.ids import Level, RequestId
+from llamalane.ids import Level, RequestId, SequenceId
+from llamalane.scheduler.growth import GrowingRow, GrowthPredictor
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.request import Request, RequestState
-from llamalane.streams import LaneFailed, Leave, StreamPool
+from llamalane.streams import Grant, LaneFailed, Leave, Park, Parking, PoolLane, StreamPool, Trim
 
 
 class Roster:
-    """The requests that hold places of `pool`, and what their lanes have yet to be told."""
+    """The requests that hold places or cells of `pool`, and what their lanes have yet to be told."""
 
-    def __init__(self, pool: StreamPool) -> None:
+    def __init__(self, pool: StreamPool, growth: GrowthPredictor, targets: Mapping[Level, float]) -> None:
         self.pool = pool
-        self.ledgers = {lane.name: LaneLedger(lane) for lane in pool.lanes}
+        self.ledgers = {lane.name: LaneLedger(lane, targets) for lane in pool.lanes}
+        self._growth = growth
         self._running: Counter[Level] = Counter()
+        self._paused: dict[RequestId, Request] = {}
 
     def __contains__(self, request: RequestId) -> bool:
-        return any(request in ledger.running for ledger in self.ledgers.values())
+        return any(request in ledger.running or request in ledger.parking for ledger in self.ledgers.values())
 
     def __iter__(self) -> Iterator[Request]:
         for ledger in self.ledgers.values():
             yield from ledger.running.values()
+            yield from ledger.parking.values()
 
     @property
     def running(self) -> Mapping[Level, int]:
@@ -36,44 +40,160 @@ class Roster:
         """Whether every lane has given up."""
         return all(ledger.down for ledger in self.ledgers.values())
 
-    def start(self, request: Request) -> None:
-        """Lease a place for a waiting request, and tell its lane; the pool must have a free one."""
-        request.lease = self.pool.acquire_nowait(request.history, cells=request.cells, scope=request.tenant)
-        request.lane = request.lease.lane.name
+    def ledger(self, request: Request) -> LaneLedger:
+        """Return the books of the lane that a request is on."""
+        return self.ledgers[request.lane]
+
+    def paused_on(self, ledger: LaneLedger) -> list[Request]:
+        """Return the waiting requests whose cells are on a lane."""
+        return [request for request in self._paused.values() if request.lane == ledger.lane.name]
+
+    def lane_for(self, request: Request, *, by_share: bool) -> PoolLane | None:
+        """Return the lane on which a waiting request can start now; None when none has a place and cells for it.
+
+        A lane whose more urgent rows would then miss their target has none, unless its turn came `by_share`.
+        """
+        if request.lease is not None:
+            lane = request.lease.lane
+            room = lane.region.room + request.lease.cells
+            if lane.free and room >= request.next_cells and self._welcomes(lane, request, by_share):
+                return lane
+        lanes = self.lanes_open_to(request, by_share=by_share)
+        return self.pool.best_lane(request.history, cells=request.next_cells, scope=request.tenant, among=lanes)
+
+    def lanes_open_to(self, request: Request, *, by_share: bool) -> list[PoolLane]:
+        """Return the lanes that a request would not overload, whether or not they have room for it just now."""
+        return [lane for lane in self.pool.lanes if self._welcomes(lane, request, by_share)]
+
+    def start(self, request: Request, lane: PoolLane) -> None:
+        """Give a waiting request a place on `lane`, or the one back on which it was paused, and tell the lane."""
+        ledger = self.ledgers[lane.name]
+        self._paused.pop(request.id, None)
+        if request.lease is not None and (
+            request.lease.lane is not lane or not request.lease.resume_nowait(request.next_cells)
+        ):
+            self._give_up_cells(request)
+        if request.lease is None:
+            request.lease = self.pool.acquire_nowait(
+                request.history, cells=request.next_cells, scope=request.tenant, lane=lane
+            )
+        self._clear(ledger, request.lease.evicted)
+        request.lane = lane.name
         request.move(RequestState.RUNNING)
         self._running[request.level] += 1
-        ledger = self.ledgers[request.lane]
         ledger.running[request.id] = request
         ledger.edit(request.join())
 
-    def stop(self, request: Request) -> None:
-        """Tell the lane to drop a running request; its lease stays until the lane has confirmed."""
-        request.move(RequestState.LEAVING)
-        self.ledgers[request.lane].edit(Leave(request.id, keep=len(request.cells_filled())))
+    def grow(self, request: Request) -> bool:
+        """Let a running request fill a block of cells more; False when there are too few."""
+        assert request.lease is not None
+        if not request.lease.grow_nowait(max(request.lease.cells, request.next_cells)):
+            return False
+        ledger = self.ledger(request)
+        self._clear(ledger, request.lease.evicted)
+        ledger.edit(Grant(request.id, request.lease.cells))
+        return True
 
-    def release(self, request: Request, *, exact: bool = False) -> None:
-        """Give back the place of a request that its lane has dropped.
+    def park(self, request: Request, how: Parking) -> None:
+        """Take a running request's place, or a paused one's cells, and tell its lane; it waits once that is done."""
+        assert request.lease is not None
+        ledger = self.ledger(request)
+        ledger.edit(Park(request.id, request.lease.sequence, how))
+        if ledger.running.pop(request.id, None) is not None:
+            self._running[request.level] -= 1
+        self._paused.pop(request.id, None)
+        ledger.parking[request.id] = request
+        if how is Parking.PAUSE:
+            request.lease.pause()
+        else:
+            request.lease.release()
+            request.lease = None
+        request.move(RequestState.PARKING)
+
+    def note_parked(self, request: Request) -> None:
+        """Take note that a request waits now, after its lane has confirmed."""
+        del self.ledger(request).parking[request.id]
+        request.move(RequestState.WAITING)
+        if request.lease is not None:
+            self._paused[request.id] = request
+
+    def forget(self, request: Request) -> None:
+        """Give up the cells of a waiting request, wherever they are."""
+        self._paused.pop(request.id, None)
+        request.saved = None
+        if request.lease is not None:
+            self._give_up_cells(request)
+
+    def stop(self, request: Request) -> None:
+        """Tell the lane to drop a running or parking request; what it holds stays until the lane has confirmed."""
+        kept = () if request.state is RequestState.PARKING else self._kept(request)
+        request.move(RequestState.LEAVING)
+        self.ledger(request).edit(Leave(request.id, keep=len(kept)))
+
+    def release(self, request: Request, *, exact: bool = False, trimmed: bool = True) -> None:
+        """Give back what a request holds that its lane has dropped.
 
         `exact` tells that the cells hold what the books say to the last token; a model that cannot drop the end of a
-        sequence needs that, if the cells are to be used again.
+        sequence needs that, if the cells are to be used again. Else `trimmed` tells that the lane has removed the rest.
         """
-        assert request.lease is not None
-        reusable = exact or request.lease.lane.region.can_roll_back
-        del self.ledgers[request.lane].running[request.id]
-        self._give_back(request, keep=reusable)
+        ledger = self.ledger(request)
+        if ledger.running.pop(request.id, None) is None:  # it was to be parked
+            del ledger.parking[request.id]
+            self.forget(request)
+        else:
+            assert request.lease is not None
+            kept = request.cells_filled() if exact else self._kept(request)
+            if not exact and not trimmed:
+                ledger.edit(Trim(request.lease.sequence, len(kept)))
+            self._give_back(request, kept)
         request.move(RequestState.DONE)
 
     def lose(self, failure: LaneFailed) -> list[Request]:
-        """Take back the places of a lane that lost its context, and return the requests that ran on it."""
+        """Take back all that a lane held which lost its context, and return the requests that ran on it."""
         ledger = self.ledgers[failure.lane]
-        lost = ledger.fail(failure)
-        for request in lost:
-            self._give_back(request, keep=False)
+        lost = [*ledger.running.values(), *ledger.parking.values()]
+        for request in ledger.running.values():
+            self._give_back(request, ())
+        for request in [*ledger.parking.values(), *self.paused_on(ledger)]:
+            self._paused.pop(request.id, None)
+            if request.lease is not None:
+                request.lease.release()
+                request.lease = None
+        ledger.fail(failure)
         self.pool.suspend(ledger.lane)
         return lost
 
-    def _give_back(self, request: Request, *, keep: bool) -> None:
+    def _welcomes(self, lane: PoolLane, request: Request, by_share: bool) -> bool:
+        """Return whether the lane's cells are likely to last if the request starts there, and its rows keep time."""
+        ledger = self.ledgers[lane.name]
+        if not ledger.running:
+            return True
+        if not by_share and not ledger.admits(request.level):
+            return False
+        return self._growth.fits(_row(request), map(_row, ledger.running.values()), lane.region.cells)
+
+    def _give_up_cells(self, request: Request) -> None:
         assert request.lease is not None
-        request.lease.release(request.cells_filled() if keep else ())
+        self._clear(self.ledger(request), [request.lease.sequence])
+        request.lease.release()
+        request.lease = None
+
+    def _kept(self, request: Request) -> Sequence[int]:
+        """Return what the cells of a running request will hold once the lane has cut them to it."""
+        assert request.lease is not None
+        return request.cells_filled() if request.lease.lane.region.can_roll_back else ()
+
+    def _give_back(self, request: Request, kept: Sequence[int]) -> None:
+        assert request.lease is not None
+        request.lease.release(kept)
         request.lease = None
         self._running[request.level] -= 1
+
+    @staticmethod
+    def _clear(ledger: LaneLedger, sequences: Sequence[SequenceId]) -> None:
+        for sequence in sequences:
+            ledger.edit(Trim(sequence))
+
+
+def _row(request: Request) -> GrowingRow:
+    return GrowingRow(request.level, request.length, len(request.generated), request.max_tokens)

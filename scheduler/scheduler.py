@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from llamalane.clock import Clock
 from llamalane.errors import (
@@ -19,7 +20,7 @@ from llamalane.errors import (
     RequestFailedError,
 )
 from llamalane.ids import Level
-from llamalane.scheduler.admission import AdmissionPolicy, Choice
+from llamalane.scheduler.admission import Choice
 from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.deadlines import Deadlines
 from llamalane.scheduler.doorbell import Doorbell
@@ -28,40 +29,39 @@ from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
+from llamalane.scheduler.room import RoomMaker
 from llamalane.scheduler.roster import Roster
+from llamalane.scheduler.rules import Rules
 from llamalane.scheduler.waits import WaitEstimator
-from llamalane.streams import LaneFailed, LaneMessage, LaneReady, RowOutput, StepReport, StreamPool
+from llamalane.streams import (
+    LaneFailed,
+    LaneMessage,
+    LaneReady,
+    Parked,
+    Parking,
+    PoolLane,
+    RowOutput,
+    StepReport,
+    StreamPool,
+)
 
 MAX_RESTARTS = 3
 """A request under which its lane failed so often is given up: it may be the cause."""
-_UNFINISHED = (RequestState.WAITING, RequestState.RUNNING)
+_UNFINISHED = (RequestState.WAITING, RequestState.RUNNING, RequestState.PARKING)
 
 
 class Scheduler:
-    """Decides whose tokens come next on the lanes of `pool`.
+    """Decides whose tokens come next on the lanes of `pool`."""
 
-    `target_itl` is the time in seconds that a step should not exceed on account of prompts.
-    """
-
-    def __init__(
-        self,
-        pool: StreamPool,
-        policy: AdmissionPolicy,
-        *,
-        max_requests: int,
-        max_tokens: int,
-        target_itl: float,
-        clock: Clock,
-        observer: Observer | None = None,
-    ) -> None:
+    def __init__(self, pool: StreamPool, rules: Rules, *, clock: Clock, observer: Observer | None = None) -> None:
         self.pool = pool
         self.counters = Counters()
+        self._rules = rules
         self._waits = WaitEstimator(pool.places)
-        self.queue = WaitingQueue(max_requests, max_tokens, self._waits.retry_after)
-        self._roster = Roster(pool)
+        self.queue = WaitingQueue[Request](rules.max_requests, rules.max_tokens, self._waits.retry_after, rules.weights)
+        self._roster = Roster(pool, rules.growth, rules.targets)
+        self._room = RoomMaker(self._roster, rules.displacement, rules.costs, self._note_parking)
         self._deadlines = Deadlines()
-        self._policy = policy
-        self._target_itl = target_itl
         self._clock = clock
         self._observer = observer
         self._messages: deque[LaneMessage] = deque()
@@ -99,15 +99,15 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits or holds a place."""
-        return not len(self.queue) and not self.pool.leased
+        """Whether no request waits or holds anything."""
+        return not len(self.queue) and not any(self._roster)
 
     @property
     def down(self) -> bool:
         """Whether every lane has given up."""
         return self._roster.down
 
-    def submit(self, request: Request, slot: Slot) -> None:
+    def submit(self, request: Request, slot: Slot[Request]) -> None:
         """Let a request wait in its slot.
 
         Raises `QueueFullError`, `LaneDownError`, or `InvalidRequestError` when there is one of the same id.
@@ -117,7 +117,7 @@ class Scheduler:
         if request.id in self.queue or request.id in self._roster:
             raise InvalidRequestError(f"there is a request {request.id} already", param="request_id")
         slot.fill(request)
-        self._deadlines.watch(request, unfinished=len(self.queue) + self.pool.leased)
+        self._deadlines.watch(request, unfinished=len(self.queue) + self.pool.places)
         self._tell(EventKind.ACCEPTED, request)
         self._wake()
 
@@ -165,22 +165,34 @@ class Scheduler:
 
     def _on_step(self, report: StepReport) -> None:
         ledger = self.ledgers[report.lane]
-        ledger.observe(report)
+        ledger.observe(report, self._clock.now())
         if report.times is not None:
             self._note(Event(report.times.begin, EventKind.STEP, lane=report.lane, step=report.step))
         for request_id in report.started:
             self._note(Event(self._clock.now(), EventKind.STARTED, request_id, report.lane, report.step))
         for request_id in report.left:
-            request = ledger.running.get(request_id)
+            request = ledger.get(request_id)
             if request is not None:
                 self._release(request)
+        for parked in report.parked:
+            request = ledger.parking.get(parked.request)
+            if request is not None and request.state is RequestState.PARKING:
+                self._on_parked(request, parked)
         for output in report.outputs:
-            request = ledger.running.get(output.request)
+            request = ledger.get(output.request)
             if request is not None:
                 self._on_output(request, output)
 
+    def _on_parked(self, request: Request, parked: Parked) -> None:
+        if not self._rules.costs.observe(parked):
+            parked = replace(parked, saved=None)
+        request.note_parked(parked)
+        self._roster.note_parked(request)
+        self.queue.requeue(request)
+        self._tell(EventKind.PARKED, request)
+
     def _on_output(self, request: Request, output: RowOutput) -> None:
-        running = request.state is RequestState.RUNNING
+        running = request.state in _UNFINISHED
         if running:
             if output.error is not None:
                 self.counters.failed += 1
@@ -189,15 +201,17 @@ class Scheduler:
                 self._on_token(request, output)
         if output.ended:
             # A row that should have left went on past what the books know.
-            self._release(request, exact=running and output.error is None)
+            self._release(request, exact=running and output.error is None, trimmed=False)
 
     def _on_token(self, request: Request, output: RowOutput) -> None:
         now = self._clock.now()
         self.counters.completion_tokens += 1
+        self.queue.fairness.charge(request.level, request.tenant, output_tokens=1)
         finish = request.accept(output.token, output.finish, now)
         if finish is None:
             return
         self.counters.finished += 1
+        self._rules.growth.observe(request.level, len(request.generated))
         self._conclude(request, request.result(finish, now))
         if not output.ended:  # a stop string, which the lane does not know of
             self._roster.stop(request)
@@ -205,7 +219,7 @@ class Scheduler:
     def _on_failure(self, failure: LaneFailed) -> None:
         self._note(Event(self._clock.now(), EventKind.LANE_FAILED, lane=failure.lane))
         for request in self._roster.lose(failure):
-            if request.state is RequestState.RUNNING:
+            if request.state in _UNFINISHED:
                 self._restart(request, failure.error)
             else:
                 request.move(RequestState.DONE)
@@ -232,12 +246,26 @@ class Scheduler:
     # Plan
 
     def _plan(self) -> None:
-        while self.pool.free:
-            choice = self._policy.choose(self.queue, self.pool.free, self.running)
-            if choice is None:
-                break
-            self._admit(choice)
+        for ledger in self.ledgers.values():
+            if ledger.running:
+                self._room.feed(ledger)
+        while (admission := self._next()) is not None:
+            self._admit(*admission)
         self._tell_idle()
+
+    def _next(self) -> tuple[Choice[Request], PoolLane] | None:
+        """Return who starts next, and where: on a free place, or else in the room of somebody less urgent."""
+        choice = self._rules.admission.choose(self.queue, self.pool.free, self.running)
+        if choice is not None:
+            lane = self._room.find_room(choice.request, by_share=choice.by_share)
+            if lane is not None:
+                return choice, lane
+        urgent = self._rules.admission.most_urgent(self.queue)
+        if urgent is not None:
+            lane = self._room.make_room(urgent.request)
+            if lane is not None:
+                return urgent, lane
+        return None
 
     def _tell_idle(self) -> None:
         if self._waiting_for_idle and self.idle:
@@ -245,25 +273,36 @@ class Scheduler:
             for callback in callbacks:
                 callback()
 
-    def _admit(self, choice: Choice) -> None:
+    def _admit(self, choice: Choice[Request], lane: PoolLane) -> None:
         request = choice.request
-        self._policy.admitted(choice)
+        self._rules.admission.admitted(choice)
         self.queue.remove(request)
-        self._roster.start(request)
-        request.sheltered = choice.by_share
+        self._forget_saved(request)
+        request.sheltered = request.sheltered or choice.by_share
+        self._roster.start(request, lane)
         if request.note_admission(self._clock.now()):
             self.counters.admitted += 1
             self.counters.prompt_tokens += len(request.tokens)
             self.counters.cached_tokens += request.cached
+            self.queue.fairness.charge(request.level, request.tenant, prompt_tokens=len(request.tokens))
         self._tell(EventKind.ADMITTED, request)
+
+    def _note_parking(self, request: Request, how: Parking) -> None:
+        self.counters.parks[how.value] += 1
+        if request.state is RequestState.WAITING and how is Parking.SWAP:
+            self.queue.remove(request)
 
     # Dispatch
 
     def _dispatch(self) -> None:
+        now = self._clock.now()
         for ledger in self.ledgers.values():
-            plan = ledger.next_plan(self._target_itl)
+            step = ledger.step_to_abandon(now, self._rules.abort_after)
+            plan = ledger.next_plan(now)
             if plan is not None:
                 ledger.lane.backend.post(plan)
+            if step is not None:
+                ledger.lane.backend.abandon(step)
 
     # Endings
 
@@ -271,15 +310,21 @@ class Scheduler:
         """End a waiting or running request with an error, from outside its lane."""
         if request.state is RequestState.WAITING:
             self.queue.remove(request)
+            self._forget_saved(request)
+            self._roster.forget(request)
             request.move(RequestState.DONE)
         else:
             self._roster.stop(request)
         self._conclude(request, error)
 
-    def _release(self, request: Request, *, exact: bool = False) -> None:
-        self._roster.release(request, exact=exact)
+    def _release(self, request: Request, *, exact: bool = False, trimmed: bool = True) -> None:
+        self._roster.release(request, exact=exact, trimmed=trimmed)
         if request.admitted_at is not None:
             self._waits.observe(self._clock.now() - request.admitted_at)
+
+    def _forget_saved(self, request: Request) -> None:
+        if request.saved is not None:
+            self._rules.costs.forget(len(request.saved.data))
 
     def _conclude(self, request: Request, outcome: Result | LlamalaneError) -> None:
         request.delivery.close(outcome)

@@ -1,30 +1,41 @@
 """Streams and lanes: what computes, and who may use it."""
 
 from llamalane.streams.device import Device, DeviceChoice, choose_device
-from llamalane.streams.pool import KVRegion, Lease, PoolLane, StreamPool
+from llamalane.streams.lease import KVRegion, Lease, PoolLane
+from llamalane.streams.pool import StreamPool
 from llamalane.streams.sampling import SamplingParameters
 from llamalane.streams.steps import (
+    Change,
     Edit,
     FinishReason,
+    Grant,
     Join,
     LaneBackend,
     LaneFailed,
     LaneMessage,
     LaneReady,
     Leave,
+    Park,
+    Parked,
+    Parking,
     RowOutput,
+    SavedCells,
     StepPlan,
     StepReport,
+    StepShare,
     StepTimes,
+    Trim,
 )
 from llamalane.streams.stream import CpuStream, OffloadStream, Stream, StreamOptions, create_stream
 
 __all__ = [
+    "Change",
     "CpuStream",
     "Device",
     "DeviceChoice",
     "Edit",
     "FinishReason",
+    "Grant",
     "Join",
     "KVRegion",
     "LaneBackend",
@@ -34,15 +45,21 @@ __all__ = [
     "Lease",
     "Leave",
     "OffloadStream",
+    "Park",
+    "Parked",
+    "Parking",
     "PoolLane",
     "RowOutput",
     "SamplingParameters",
+    "SavedCells",
     "StepPlan",
     "StepReport",
+    "StepShare",
     "StepTimes",
     "Stream",
     "StreamOptions",
     "StreamPool",
+    "Trim",
     "choose_device",
     "create_stream",
 ]

@@ -11,14 +11,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llamalane.errors import ContextError, LlamalaneError, RequestFailedError
-from llamalane.ids import RequestId, SequenceId, StepNumber
+from llamalane.errors import ContextError, LlamalaneError, RequestFailedError, StepAbandonedError
+from llamalane.ids import SequenceId, StepNumber
+from llamalane.streams.brake import Brake
 from llamalane.streams.gate import Gate
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.sampler import Candidates, Sampler
 from llamalane.streams.llama.vocabulary import Vocabulary
 from llamalane.streams.mailbox import Mailbox
-from llamalane.streams.running_set import Row, RunningSet, Work
+from llamalane.streams.running_set import Edited, Row, RunningSet, Work
 from llamalane.streams.steps import (
     FinishReason,
     Join,
@@ -51,6 +52,18 @@ class StepContext(Protocol):
     def remove(self, sequence: SequenceId, start: int = 0) -> bool:  # noqa: D102
         ...
 
+    def length(self, sequence: SequenceId) -> int:  # noqa: D102
+        ...
+
+    def save(self, sequence: SequenceId) -> bytearray:  # noqa: D102
+        ...
+
+    def restore(self, sequence: SequenceId, data: bytearray) -> bool:  # noqa: D102
+        ...
+
+    def interrupt(self, on: bool) -> None:  # noqa: D102
+        ...
+
     def close(self) -> None:  # noqa: D102
         ...
 
@@ -59,7 +72,9 @@ class Lane:
     """Runs steps on its own thread, without ever waiting for whoever plans them.
 
     `open_context` makes the lane's context, on the lane's thread; it is called again after the context has failed.
-    The constructor returns when the first one is there, and raises what it raised.
+    The constructor returns when the first one is there, and raises what it raised. `by_sequence` lays out steps in the
+    order of sequence ids. `can_abandon` tells whether a step can be broken off: if it is computed on the CPU, and the
+    model can drop the end of a sequence.
     """
 
     def __init__(
@@ -71,6 +86,8 @@ class Lane:
         max_step_tokens: int,
         limit: int,
         gate: Gate,
+        by_sequence: bool = False,
+        can_abandon: bool = False,
     ) -> None:
         self.stream = stream
         self.name = stream.options.name
@@ -80,11 +97,12 @@ class Lane:
         self._limit = limit
         self._gate = gate
         self._mailbox = Mailbox()
-        self._rows = RunningSet(self._make_sampler)
+        self._rows = RunningSet(self._make_sampler, by_sequence=by_sequence)
         self._batch = Batch(max_step_tokens)
         self._candidates = Candidates(vocabulary.size)
         self._epoch = 0
         self._step = 0
+        self._brake = Brake(works=can_abandon)
         self._failures = 0
         self._step_end: float | None = None
         self._opened = threading.Event()
@@ -106,6 +124,10 @@ class Lane:
     def post(self, plan: StepPlan) -> None:
         """Lay `plan` into the mailbox, in place of one that was not taken yet."""
         self._mailbox.post(plan)
+
+    def abandon(self, step: StepNumber) -> None:
+        """Break off that step if it is under way and can be; its rows stay where they were before it."""
+        self._brake.pull(step)
 
     def close(self) -> None:
         """End after the step under way, and free the context. Blocks until that is done."""
@@ -136,23 +158,28 @@ class Lane:
     def _run(self, context: StepContext) -> None:
         """Carry out plans and steps until the mailbox is closed."""
         while not self._mailbox.closed:
-            plan = self._mailbox.take(wait=not self._rows)
-            left: tuple[RequestId, ...] = ()
+            plan = self._mailbox.take(wait=not self._rows.ready)
+            edited = Edited()
             if plan is not None and plan.epoch == self._epoch:
                 before = self._rows.version
-                left = self._rows.apply(plan, context)
-                if not self._rows and self._rows.version != before:
-                    self._say(StepReport(self.name, StepNumber(self._step), self._rows.version, left=left))
-            if self._rows:
-                self._say(self._compute(context, left))
+                edited = self._rows.apply(plan, context)
+                if not self._rows.ready and self._rows.version != before:
+                    self._say(self._report(Work(), edited))
+            if self._rows.ready:
+                self._say(self._compute(context, edited))
             else:
                 self._step_end = None
 
-    def _compute(self, context: StepContext, left: tuple[RequestId, ...]) -> StepReport:
+    def _compute(self, context: StepContext, edited: Edited) -> StepReport:
         work = self._rows.fill(self._batch)
+        number = self._step + 1
         with self._gate.shared():
             begin = time.monotonic()
-            context.decode(self._batch)
+            try:
+                with self._brake.armed(number, context):
+                    context.decode(self._batch)
+            except StepAbandonedError:
+                return self._roll_back(context, work, edited)
             decoded = time.monotonic()
             logits = context.logits(self._batch)
             for row, count in work.computed:
@@ -160,23 +187,42 @@ class Lane:
             outputs = tuple(self._choose(row, logits[i]) for i, row in enumerate(work.outputs))
         idle = begin - self._step_end if self._step_end is not None else 0.0
         self._step_end = time.monotonic()
-        self._step += 1
+        self._step = number
         self._failures = 0
-        return self._report(work, left, outputs, StepTimes(begin, decoded - begin, self._step_end - decoded, idle))
+        return self._report(work, edited, outputs, StepTimes(begin, decoded - begin, self._step_end - decoded, idle))
+
+    def _roll_back(self, context: StepContext, work: Work, edited: Edited) -> StepReport:
+        """Undo what an abandoned step has computed."""
+        for row in work.rows:
+            if not context.remove(row.join.sequence, row.computed):
+                raise ContextError("an abandoned step cannot be undone: the model cannot drop the end of a sequence")
+            if row.join.request in work.started:
+                row.started = False
+        self._step += 1
+        self._step_end = time.monotonic()
+        return self._report(Work(), edited, abandoned=True)
 
     def _report(
-        self, work: Work, left: tuple[RequestId, ...], outputs: tuple[RowOutput, ...], times: StepTimes
+        self,
+        work: Work,
+        edited: Edited,
+        outputs: tuple[RowOutput, ...] = (),
+        times: StepTimes | None = None,
+        *,
+        abandoned: bool = False,
     ) -> StepReport:
         return StepReport(
             self.name,
             StepNumber(self._step),
             self._rows.version,
-            left=left,
-            started=work.started,
+            left=tuple(edited.left),
+            parked=tuple(edited.parked),
+            started=tuple(work.started),
             outputs=outputs,
             decode_rows=work.decode_rows,
             prefill_tokens=work.prefill_tokens,
             times=times,
+            abandoned=abandoned,
         )
 
     def _choose(self, row: Row, logits: npt.NDArray[np.float32]) -> RowOutput:

@@ -2,89 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 
-from llamalane.errors import LeaseReleasedError, PoolClosedError, PoolError, PoolExhaustedError
-from llamalane.ids import SequenceId
+from llamalane.errors import PoolClosedError, PoolError, PoolExhaustedError
+from llamalane.streams.lease import KVRegion, Lease, PoolLane
 from llamalane.streams.steps import LaneBackend, Receiver
 from llamalane.streams.stream import Stream, StreamOptions, create_stream
-
-
-class Place(Protocol):
-    """One place of a region, taken."""
-
-    @property
-    def sequence(self) -> SequenceId:
-        """The place's sequence id."""
-
-    @property
-    def cells(self) -> int:
-        """How many KV cells are reserved."""
-
-    @property
-    def cached(self) -> int:
-        """How many of the prompt's first tokens the cells hold already."""
-
-
-class KVRegion(Protocol):
-    """What the pool asks of a lane's KV region; `llamalane.kvcache.Region` is one."""
-
-    @property
-    def places(self) -> int:
-        """How many places there are."""
-
-    @property
-    def limit(self) -> int:
-        """The most cells that one place can reserve."""
-
-    @property
-    def can_roll_back(self) -> bool:
-        """Whether the end of a sequence can be dropped, keeping its beginning."""
-
-    @property
-    def free(self) -> int:
-        """How many places can be taken."""
-
-    def cached(self, tokens: Sequence[int], scope: str) -> int:
-        """Return how many of the first `tokens` the best free place holds."""
-
-    def take(self, tokens: Sequence[int], cells: int, scope: str) -> Place:
-        """Take the best free place for `tokens`."""
-
-    def give_back(self, sequence: SequenceId, kept: Sequence[int] = ()) -> None:
-        """Free a place whose cells hold `kept` from now on."""
-
-    def wipe(self) -> None:
-        """Note that the cells are gone."""
-
-    def statistics(self) -> Any:
-        """Return the region's numbers."""
-
-    def check(self) -> None:
-        """Raise unless the books add up."""
-
-
-@dataclass(slots=True, eq=False)
-class PoolLane:
-    """One entry of the pool: a stream, the lane that runs on it, and the lane's KV region."""
-
-    stream: Stream
-    backend: LaneBackend
-    region: KVRegion
-    serving: bool = True
-    """False while the lane has no context: its places are withheld."""
-
-    @property
-    def name(self) -> str:
-        """The lane's name."""
-        return self.stream.options.name
-
 
 OpenLane = Callable[[Stream], tuple[LaneBackend, KVRegion]]
 """Opens the lane that runs on a stream, with its region; raises what keeps it from opening."""
@@ -111,7 +36,6 @@ class StreamPool:
             raise
         self.places = sum(lane.region.places for lane in self.lanes)
         self._semaphore = anyio.Semaphore(self.places, max_value=self.places)
-        self._leased = 0
 
     @property
     def free(self) -> int:
@@ -121,7 +45,7 @@ class StreamPool:
     @property
     def leased(self) -> int:
         """How many places are leased."""
-        return self._leased
+        return sum(lane.leased for lane in self.lanes)
 
     @property
     def limit(self) -> int:
@@ -140,18 +64,41 @@ class StreamPool:
                 return lane
         raise PoolError(f"no lane is called {name!r}; there are {', '.join(lane.name for lane in self.lanes)}")
 
-    def acquire_nowait(self, tokens: Sequence[int] = (), *, cells: int, scope: str = "") -> Lease:
-        """Lease a place with `cells` KV cells: where most `tokens` are cached, else on the lane with most places free.
+    def acquire_nowait(
+        self, tokens: Sequence[int] = (), *, cells: int, scope: str = "", lane: PoolLane | None = None
+    ) -> Lease:
+        """Lease a place with `cells` KV cells on `lane`, or else where `best_lane` says.
 
         Only what was kept under the same `scope` counts as cached. Raises `PoolExhaustedError` when no place is free,
-        `PoolClosedError` after closing.
+        or the lane has too few cells, `PoolClosedError` after closing.
         """
         self._check_open()
+        lane = lane or self.best_lane(tokens, cells=cells, scope=scope)
+        if lane is None:
+            raise PoolExhaustedError("no place is free in the pool")
+        self.take_permit(lane)
         try:
-            self._semaphore.acquire_nowait()
-        except anyio.WouldBlock:
-            raise PoolExhaustedError("no place is free in the pool") from None
-        return self._lease(tokens, cells, scope)
+            place = lane.region.take(tokens, cells, scope)
+        except BaseException:
+            self.give_permit(lane)
+            raise
+        return Lease(self, lane, place)
+
+    def best_lane(
+        self, tokens: Sequence[int] = (), *, cells: int, scope: str = "", among: Iterable[PoolLane] | None = None
+    ) -> PoolLane | None:
+        """Return the lane that has most of `tokens` cached, else most places free; None when none has room.
+
+        It is one of those in `among`, None for all.
+        """
+        lanes = [
+            lane
+            for lane in (self.lanes if among is None else among)
+            if lane.free and lane.region.free and lane.region.room >= cells
+        ]
+        if len(lanes) < 2:
+            return lanes[0] if lanes else None
+        return max(lanes, key=lambda lane: (lane.region.cached(tokens, scope), lane.free))
 
     def suspend(self, lane: PoolLane) -> None:
         """Withhold the places of a lane that has lost its context.
@@ -160,7 +107,7 @@ class StreamPool:
         """
         if not lane.serving:
             return
-        if lane.region.free < lane.region.places:
+        if lane.leased:
             raise PoolError(f"lane {lane.name} cannot be suspended: it has places that are leased")
         for _ in range(lane.region.places):
             self._semaphore.acquire_nowait()
@@ -191,68 +138,18 @@ class StreamPool:
                 f"{self.free} free + {self.leased} leased + {withheld} withheld are not {self.places} places"
             )
 
-    def _lease(self, tokens: Sequence[int], cells: int, scope: str) -> Lease:
-        serving = [lane for lane in self.lanes if lane.serving and lane.region.free]
-        lane = max(serving, key=lambda lane: (lane.region.cached(tokens, scope), lane.region.free))
-        try:
-            place = lane.region.take(tokens, cells, scope)
-        except BaseException:
-            self._semaphore.release()
-            raise
-        self._leased += 1
-        return Lease(self, lane, place)
+    def take_permit(self, lane: PoolLane) -> None:
+        """Take one of a lane's permits; for leases only."""
+        if not lane.free:
+            raise PoolExhaustedError(f"no place is free on lane {lane.name}")
+        self._semaphore.acquire_nowait()
+        lane.leased += 1
 
-    def _release(self, lease: Lease, kept: Sequence[int]) -> None:
-        lease.lane.region.give_back(lease.sequence, kept)
-        self._leased -= 1
+    def give_permit(self, lane: PoolLane) -> None:
+        """Give back one of a lane's permits; for leases only."""
+        lane.leased -= 1
         self._semaphore.release()
 
     def _check_open(self) -> None:
         if self._closed:
             raise PoolClosedError("the pool is closed")
-
-
-class Lease:
-    """One place on one lane: a permit, a sequence id and KV cells, owned until `release`.
-
-    Use it in a `with` block, or release it exactly once; forgetting it warns.
-    """
-
-    def __init__(self, pool: StreamPool, lane: PoolLane, place: Place) -> None:
-        self._pool = pool
-        self._released = False
-        self.lane = lane
-        self.sequence = place.sequence
-        self.cells = place.cells
-        self.cached = place.cached
-
-    @property
-    def released(self) -> bool:
-        """Whether the place was given back."""
-        return self._released
-
-    def release(self, kept: Sequence[int] = ()) -> None:
-        """Give the place back; its cells hold `kept`, for a request that continues it.
-
-        Raises `LeaseReleasedError` the second time.
-        """
-        if self._released:
-            raise LeaseReleasedError(f"the lease of {self.lane.name}/{self.sequence} was released before")
-        self._pool._release(self, kept)
-        self._released = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._released:
-            self.release()
-
-    def __del__(self) -> None:
-        if not self._released:
-            warnings.warn(f"{self!r} was never released", ResourceWarning, stacklevel=2, source=self)
-
-    def __repr__(self) -> str:
-        return f"<Lease of {self.lane.name}/{self.sequence}, {self.cells} cells>"

@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from llamalane.ids import PlanVersion, RequestId, SequenceId
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.sampler import Sampler
-from llamalane.streams.steps import Join, Leave, StepPlan
+from llamalane.streams.steps import (
+    Edit,
+    Grant,
+    Join,
+    Leave,
+    Park,
+    Parked,
+    Parking,
+    SavedCells,
+    StepPlan,
+    StepShare,
+    Trim,
+)
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One sequence: `tokens` up to `computed` are in its cells, the rest is to be computed."""
+    """One sequence: `tokens` up to `computed` are in its cells, the rest is to be computed.
+
+    `sat_out` counts the steps in a row in which it had no part; `cells` is how many it may fill, None for all.
+    """
 
     join: Join
     sampler: Sampler
     tokens: list[int]
     computed: int
+    cells: int | None
     chosen: int = 0
     started: bool = False
-    sat_out: bool = False
-    """Whether it sat out the last step."""
+    sat_out: int = 0
 
     @property
     def decoding(self) -> bool:
-        """Whether only the token chosen last is to be computed."""
-        return self.chosen > 0
+        """Whether a single token is to be computed."""
+        return len(self.tokens) - self.computed == 1
 
     @property
-    def waiting(self) -> int:
-        """How many tokens are to be computed."""
-        return len(self.tokens) - self.computed
+    def ready(self) -> int:
+        """How many tokens can be computed: those that there are, and for which it has cells."""
+        end = len(self.tokens) if self.cells is None else min(len(self.tokens), self.cells)
+        return max(0, end - self.computed)
 
 
 class Cells(Protocol):
@@ -42,26 +59,53 @@ class Cells(Protocol):
     def remove(self, sequence: SequenceId, start: int = 0) -> bool:  # noqa: D102
         ...
 
+    def length(self, sequence: SequenceId) -> int:  # noqa: D102
+        ...
+
+    def save(self, sequence: SequenceId) -> bytearray:  # noqa: D102
+        ...
+
+    def restore(self, sequence: SequenceId, data: bytearray) -> bool:  # noqa: D102
+        ...
+
+
+@dataclass(slots=True)
+class Edited:
+    """What a plan's edits did: who left, and who was taken off to go on later."""
+
+    left: list[RequestId] = field(default_factory=list)
+    parked: list[Parked] = field(default_factory=list)
+
 
 @dataclass(slots=True)
 class Work:
     """What one step computes: rows whose logits are wanted, in the batch's order, and all rows with their counts."""
 
-    outputs: list[Row]
-    computed: list[tuple[Row, int]]
-    decode_rows: int
-    prefill_tokens: int
-    started: tuple[RequestId, ...]
+    outputs: list[Row] = field(default_factory=list)
+    computed: list[tuple[Row, int]] = field(default_factory=list)
+    decode_rows: int = 0
+    prefill_tokens: int = 0
+    started: list[RequestId] = field(default_factory=list)
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """The rows that have a part in the step."""
+        return (row for row, _ in self.computed)
 
 
 class RunningSet:
-    """The rows of one lane, edited by plans. Owned by the lane's thread."""
+    """The rows of one lane, edited by plans. Owned by the lane's thread.
 
-    def __init__(self, make_sampler: Callable[[Join], Sampler]) -> None:
+    With `by_sequence` a batch is laid out in the order of sequence ids, decoding rows and prompts alike.
+    """
+
+    def __init__(self, make_sampler: Callable[[Join], Sampler], *, by_sequence: bool = False) -> None:
         self._make_sampler = make_sampler
+        self._by_sequence = by_sequence
         self._rows: dict[RequestId, Row] = {}
         self.version = PlanVersion(0)
         self.prefill_tokens = 0
+        self.share: StepShare | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -69,51 +113,42 @@ class RunningSet:
     def __iter__(self) -> Iterator[Row]:
         return iter(self._rows.values())
 
-    def apply(self, plan: StepPlan, cells: Cells) -> tuple[RequestId, ...]:
-        """Carry out the edits of `plan` that are new, and return the requests that left by one."""
-        left = []
+    @property
+    def ready(self) -> bool:
+        """Whether any row can go on without another plan."""
+        return any(row.ready for row in self._rows.values())
+
+    def apply(self, plan: StepPlan, cells: Cells) -> Edited:
+        """Carry out the edits of `plan` that are new."""
+        edited = Edited()
         for edit in plan.edits:
-            if edit.version <= self.version:
-                continue
-            if isinstance(edit.change, Join):
-                self._join(edit.change, cells)
-            else:
-                self._leave(edit.change, cells)
-                left.append(edit.change.request)
+            if edit.version > self.version:
+                self._carry_out(edit, cells, edited)
         self.version = plan.version
         self.prefill_tokens = plan.prefill_tokens
-        return tuple(left)
+        self.share = plan.share
+        return edited
 
     def fill(self, batch: Batch) -> Work:
-        """Fill `batch` with the next step: decoding rows first, then prompts by urgency within the budget.
-
-        Every row decodes in every step, but for those less urgent than a prompt that is to be computed: they sit out
-        every second one, so that the prompt's step is short and they go on all the same.
-        """
-        batch.clear()
-        work = Work([], [], 0, 0, ())
-        prompts = [row for row in self._rows.values() if not row.decoding]
-        best = min((row.join.level for row in prompts), default=None)
-        for row in self._rows.values():
-            if not row.decoding:
-                continue
-            row.sat_out = best is not None and best < row.join.level and not row.sat_out
-            if not row.sat_out:
-                self._add(batch, work, row, 1)
-                work.decode_rows += 1
-        budget = min(max(self.prefill_tokens, 1), batch.capacity - batch.size)
-        started = []
+        """Fill `batch` with the next step: decoding rows, then prompts by urgency within the budget."""
+        ready = [row for row in self._rows.values() if row.ready]
+        decoding = [row for row in ready if row.decoding]
+        prompts = [row for row in ready if not row.decoding]
+        chosen = [(row, 1) for row in self._take_part(decoding, prompts)]
+        budget = min(max(self.prefill_tokens, 1), batch.capacity - len(chosen))
+        work = Work(decode_rows=len(chosen))
         for row in sorted(prompts, key=lambda row: row.join.urgency):
-            count = min(row.waiting, budget)
+            count = min(row.ready, budget)
             if count == 0:
                 break
-            self._add(batch, work, row, count)
+            chosen.append((row, count))
             budget -= count
             work.prefill_tokens += count
-            if not row.started:
-                row.started = True
-                started.append(row.join.request)
-        work.started = tuple(started)
+        if self._by_sequence:
+            chosen.sort(key=lambda part: part[0].join.sequence)
+        batch.clear()
+        for row, count in chosen:
+            self._add(batch, work, row, count)
         return work
 
     def retire(self, row: Row) -> None:
@@ -122,9 +157,35 @@ class RunningSet:
         row.sampler.close()
 
     def clear(self) -> None:
-        """Drop every row."""
+        """Trim every row."""
         for row in list(self._rows.values()):
             self.retire(row)
+
+    def _take_part(self, decoding: list[Row], prompts: list[Row]) -> list[Row]:
+        """Return the decoding rows that have a part in the next step, and count the steps that the others sit out.
+
+        Rows less urgent than a prompt that is to be computed sit out every second step, so that the prompt's step is
+        short and they go on all the same. Of rows less urgent than the plan's share protects, only some have a part.
+        """
+        best = min((row.join.level for row in prompts), default=None)
+        part = [row for row in decoding if best is None or row.join.level <= best or row.sat_out]
+        if self.share is not None:
+            part = self._within_share(part, self.share)
+        if not part and not prompts:
+            part = decoding
+        for row in decoding:
+            row.sat_out += 1
+        for row in part:
+            row.sat_out = 0
+        return part
+
+    @staticmethod
+    def _within_share(part: list[Row], share: StepShare) -> list[Row]:
+        others = [row for row in part if row.join.level > share.protected]
+        overdue = [row for row in others if row.join.sheltered and row.sat_out]
+        rest = sorted((row for row in others if row not in overdue), key=lambda row: -row.sat_out)
+        taken = {id(row) for row in [*overdue, *rest[: max(0, share.others - len(overdue))]]}
+        return [row for row in part if row.join.level <= share.protected or id(row) in taken]
 
     @staticmethod
     def _add(batch: Batch, work: Work, row: Row, count: int) -> None:
@@ -134,17 +195,47 @@ class RunningSet:
         work.computed.append((row, count))
         if output:
             work.outputs.append(row)
+        if not row.started:
+            row.started = True
+            work.started.append(row.join.request)
+
+    def _carry_out(self, edit: Edit, cells: Cells, edited: Edited) -> None:
+        match edit.change:
+            case Join() as join:
+                self._join(join, cells)
+            case Leave(request, keep):
+                row = self._rows.get(request)
+                if row is not None:  # else it has ended by itself in the meantime
+                    self.retire(row)
+                    _trim(cells, row.join.sequence, keep)
+                edited.left.append(request)
+            case Park() as park:
+                edited.parked.append(self._park(park, cells))
+            case Grant(request, count):
+                if request in self._rows:
+                    self._rows[request].cells = count
+            case Trim(sequence, keep):
+                _trim(cells, sequence, keep)
 
     def _join(self, join: Join, cells: Cells) -> None:
-        computed = _trim(cells, join.sequence, join.cached)
-        self._rows[join.request] = Row(join, self._make_sampler(join), list(join.tokens), computed)
+        if join.saved is None:
+            computed = _trim(cells, join.sequence, join.cached)
+        else:
+            cells.remove(join.sequence)
+            computed = join.saved.length if cells.restore(join.sequence, join.saved.data) else 0
+        self._rows[join.request] = Row(join, self._make_sampler(join), list(join.tokens), computed, join.cells)
 
-    def _leave(self, leave: Leave, cells: Cells) -> None:
-        row = self._rows.get(leave.request)
-        if row is None:  # it ended by itself in the meantime
-            return
-        self.retire(row)
-        _trim(cells, row.join.sequence, leave.keep)
+    def _park(self, park: Park, cells: Cells) -> Parked:
+        row = self._rows.get(park.request)
+        if row is not None:
+            self.retire(row)
+        computed = cells.length(park.sequence) if row is None else row.computed
+        if park.how is Parking.PAUSE:
+            return Parked(park.request, computed)
+        begin = time.monotonic()
+        saved = SavedCells(cells.save(park.sequence), computed) if park.how is Parking.SWAP and computed else None
+        cells.remove(park.sequence)
+        return Parked(park.request, computed, saved, time.monotonic() - begin)
 
 
 def _trim(cells: Cells, sequence: SequenceId, keep: int) -> int:

@@ -27,6 +27,25 @@ class FinishReason(enum.Enum):
     """`max_tokens` was reached, or the sequence is full."""
 
 
+class Parking(enum.Enum):
+    """What becomes of the cells of a row that is taken off to make room."""
+
+    PAUSE = "pause"
+    """They stay where they are."""
+    SWAP = "swap"
+    """They are copied to host memory, and removed from the lane."""
+    RECOMPUTE = "recompute"
+    """They are removed; the tokens are computed again when the request goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCells:
+    """The cells of a sequence's first `length` tokens, in llama.cpp's own form."""
+
+    data: bytearray
+    length: int
+
+
 @dataclass(frozen=True, slots=True)
 class Join:
     """Put a request into the running set.
@@ -44,6 +63,9 @@ class Join:
         choice: tells apart the outputs of one request with the same seed.
         level: the request's priority: while its prompt is computed, less urgent rows sit out every second step.
         urgency: rows with smaller values have their prompts computed first.
+        cells: how many cells the row may fill, None for as many as it comes to need; it sits out when they are full.
+        saved: cells to put back first; `cached` is then their length. When they cannot be, all `tokens` are computed.
+        sheltered: it never sits out two steps in a row.
     """
 
     request: RequestId
@@ -56,6 +78,9 @@ class Join:
     choice: int = 0
     level: Level = MOST_URGENT
     urgency: tuple[float, ...] = ()
+    cells: int | None = None
+    saved: SavedCells | None = None
+    sheltered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +92,73 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Park:
+    """Take a request out of the running set, to go on later; a paused one's cells can be swapped or given up too."""
+
+    request: RequestId
+    sequence: SequenceId
+    how: Parking
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Let a row fill `cells` cells."""
+
+    request: RequestId
+    cells: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Remove all but the first `keep` cells of a sequence that no row uses."""
+
+    sequence: SequenceId
+    keep: int = 0
+
+
+Change = Join | Leave | Park | Grant | Trim
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """One change of the running set; `version` is the first plan that holds it."""
 
     version: PlanVersion
-    change: Join | Leave
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class StepShare:
+    """How many rows less urgent than `protected` have a part in each step; those go first that sat out longest."""
+
+    protected: Level
+    others: int
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Edits to a lane's running set, oldest first, and how many prompt tokens a step may compute.
+    """Edits to a lane's running set, oldest first, and what holds for every step until the next plan.
 
     `epoch` counts the contexts that the lane had when the plan was made: a lane that has lost its context since then
-    drops the plan.
+    drops the plan. A step may compute `prefill_tokens` of prompts; `share` bounds its less urgent rows, None for no
+    bound.
     """
 
     epoch: int
     version: PlanVersion
     edits: tuple[Edit, ...]
     prefill_tokens: int
+    share: StepShare | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A request that was taken off: its cells held `computed` tokens; swapping them took `seconds`."""
+
+    request: RequestId
+    computed: int
+    saved: SavedCells | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +199,26 @@ class StepReport:
         step: the step's number; unchanged when nothing was computed.
         version: the newest plan that the lane has taken; its edits are acknowledged.
         left: requests that left by a plan's edit, whether or not the lane knew them.
+        parked: requests that were taken off by a plan's edit, if the lane knew them.
         started: requests that had their first rows in this step.
         outputs: what each row gained.
         decode_rows: rows that computed one generated token.
         prefill_tokens: prompt tokens computed.
         times: None when nothing was computed.
+        abandoned: the step was broken off, and none of its rows has advanced.
     """
 
     lane: str
     step: StepNumber
     version: PlanVersion
     left: tuple[RequestId, ...] = ()
+    parked: tuple[Parked, ...] = ()
     started: tuple[RequestId, ...] = ()
     outputs: tuple[RowOutput, ...] = ()
     decode_rows: int = 0
     prefill_tokens: int = 0
     times: StepTimes | None = None
+    abandoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +262,9 @@ class LaneBackend(Protocol):
 
     def post(self, plan: StepPlan) -> None:
         """Lay `plan` into the mailbox, in place of one that was not taken yet. Never blocks."""
+
+    def abandon(self, step: StepNumber) -> None:
+        """Break off that step if it is under way and the lane can; never blocks for long."""
 
     def close(self) -> None:
         """End after the step under way, and free everything. Blocks until that is done; may be repeated."""

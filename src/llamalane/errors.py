@@ -12,15 +12,19 @@
     │   └── UnknownModelError       no such model
     ├── UnavailableError            the request was fine; it could not be served now
     │   ├── QueueFullError          come back in `retry_after` seconds
+    │   ├── TenantLimitError        its tenant has as much under way as it may
+    │   ├── RequestShedError        a more urgent request took its slot in the full queue
     │   ├── DeadlineExceededError   its deadline passed first
     │   ├── EngineClosedError       the engine is not running, draining, or closed
     │   ├── LaneDownError           no lane is left to run it
     │   └── RequestFailedError      its lane failed while running it, too often
     ├── RequestCancelledError       its own client cancelled it
+    ├── SupersededError             a newer request with the same key replaced it
     ├── DeviceUnavailableError      the wanted device cannot be used, and why
     ├── ModelLoadError              the model file cannot be loaded
     ├── ContextError                llama.cpp refused to create or to use a context
-    │   └── DecodeError             `llama_decode` returned an error code
+    │   ├── DecodeError             `llama_decode` returned an error code
+    │   └── StepAbandonedError      the step was broken off, as was asked for
     └── PoolError                   the stream pool was misused
         ├── PoolExhaustedError      no place is free
         ├── PoolClosedError         the pool is closed
@@ -118,7 +122,12 @@ class UnknownModelError(RequestError):
 
 
 class UnavailableError(LlamalaneError):
-    """The request was fine, but it could not be served now."""
+    """The request was fine, but it could not be served now.
+
+    `retry_after` is in how many seconds it is worth trying again, None where nobody can tell.
+    """
+
+    retry_after: float | None = None
 
 
 class QueueFullError(UnavailableError):
@@ -128,11 +137,41 @@ class QueueFullError(UnavailableError):
     met: `"requests"` or `"tokens"`.
     """
 
+    retry_after: float
+
     def __init__(self, retry_after: float, *, reason: str, limit: int) -> None:
         super().__init__(f"the queue is full ({limit} {reason} are waiting at most); try again in {retry_after:.1f} s")
         self.retry_after = retry_after
         self.reason = reason
         self.limit = limit
+
+
+class TenantLimitError(UnavailableError):
+    """The request's tenant has as much under way as it may.
+
+    `retry_after` is the estimated time in seconds until it may have more; `reason` says which limit was met:
+    `"concurrent"` or `"tokens_per_minute"`; `limit` is its value.
+    """
+
+    retry_after: float
+
+    def __init__(self, retry_after: float, *, tenant: str, reason: str, limit: int) -> None:
+        what = "requests waiting or running" if reason == "concurrent" else "tokens a minute"
+        super().__init__(f"tenant {tenant!r} is at its limit of {limit} {what}; try again in {retry_after:.1f} s")
+        self.retry_after = retry_after
+        self.tenant = tenant
+        self.reason = reason
+        self.limit = limit
+
+
+class RequestShedError(UnavailableError):
+    """The queue was full, and a more urgent request took this one's slot; come back in `retry_after` seconds."""
+
+    retry_after: float
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"a more urgent request took its slot in the full queue; try again in {retry_after:.1f} s")
+        self.retry_after = retry_after
 
 
 class DeadlineExceededError(UnavailableError):
@@ -157,6 +196,14 @@ class RequestFailedError(UnavailableError):
 
 class RequestCancelledError(LlamalaneError):
     """The request was cancelled by its own client."""
+
+
+class SupersededError(LlamalaneError):
+    """A newer request of the same tenant with the same key replaced this one; `newer` is its id."""
+
+    def __init__(self, request: str, newer: str) -> None:
+        super().__init__(f"request {request} was replaced by the newer request {newer} with the same key")
+        self.newer = newer
 
 
 class DeviceUnavailableError(LlamalaneError):
@@ -186,6 +233,10 @@ class DecodeError(ContextError):
     def __init__(self, code: int) -> None:
         super().__init__(f"llama_decode returned {code}")
         self.code = code
+
+
+class StepAbandonedError(ContextError):
+    """The step was broken off, as was asked for; what it had computed must be removed."""
 
 
 class PoolError(LlamalaneError):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llamalane.errors import ContextError, DecodeError
+from llamalane.errors import ContextError, DecodeError, StepAbandonedError
 from llamalane.ids import SequenceId
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.library import library
@@ -25,6 +25,8 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 """When flash attention is used (llama.h: llama_flash_attn_type)."""
 MAX_SEQUENCES = 256
 """llama.cpp's bound on sequences in one context (LLAMA_MAX_SEQ)."""
+ABANDONED = 2
+"""What `llama_decode` returns after an abort callback has said yes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +34,11 @@ class ContextOptions:
     """How a context is created.
 
     Attributes:
-        cells: KV cells for all sequences together, a multiple of 256.
-        sequences: how many sequences can run at once, 1 … 256.
+        cells: KV cells for all sequences together, a multiple of 256; with `partitioned`, each one's equal part is.
+        sequences: how many sequences can hold cells, 1 … 256.
+        partitioned: each sequence has its equal part of the cells for itself; else all take what they need of one
+            cache. A step's rows should then come in the order of their sequences: llama.cpp computes each run of
+            consecutive ones in a pass of its own.
         max_step_tokens: the most tokens in one step, at least `sequences`.
         micro_batch: the most tokens that llama.cpp computes in one pass.
         threads: CPU threads.
@@ -46,6 +51,7 @@ class ContextOptions:
     max_step_tokens: int
     micro_batch: int
     threads: int
+    partitioned: bool = False
     key_type: str = "f16"
     value_type: str = "f16"
     flash_attention: str = "auto"
@@ -53,8 +59,9 @@ class ContextOptions:
     def __post_init__(self) -> None:
         if not 1 <= self.sequences <= MAX_SEQUENCES:
             raise ContextError(f"a context has from 1 to {MAX_SEQUENCES} sequences; got {self.sequences}")
-        if self.cells < 256 or self.cells % 256:
-            raise ContextError(f"cells must be a multiple of 256; got {self.cells}")
+        unit = 256 * self.sequences if self.partitioned else 256
+        if self.cells < unit or self.cells % unit:
+            raise ContextError(f"cells must be a multiple of {unit}; got {self.cells}")
         # llama.cpp aborts the process when it has room for fewer output rows than sequences.
         if self.max_step_tokens < self.sequences:
             raise ContextError(
@@ -92,8 +99,14 @@ class Context:
         params.type_k = CACHE_TYPES[options.key_type]
         params.type_v = CACHE_TYPES[options.value_type]
         params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
-        params.kv_unified = True
+        params.kv_unified = not options.partitioned
         params.swa_full = True
+        # llama.cpp asks before each node of the graph whether to go on. A function of libc answers, so that nobody
+        # waits for the interpreter: the length of a text, 0 until `interrupt` writes its first byte.
+        self._flag = ctypes.create_string_buffer(2)
+        self._strlen = ctypes.cast(ctypes.CDLL(None).strlen, api.ggml_abort_callback)
+        params.abort_callback = self._strlen
+        params.abort_callback_data = ctypes.cast(self._flag, ctypes.c_void_p)
         with lib.collect_errors() as errors:
             self._pointer: Any = api.llama_init_from_model(model.pointer, params)
         if not self._pointer:
@@ -104,7 +117,11 @@ class Context:
         """KV cells that the context really has; llama.cpp may round up."""
 
     def decode(self, batch: Batch) -> None:
-        """Compute one step and wait for its results; raises `DecodeError` with llama.cpp's code."""
+        """Compute one step and wait for its results.
+
+        Raises `StepAbandonedError` after `interrupt`, with some rows perhaps computed, and `DecodeError` with
+        llama.cpp's code when it failed.
+        """
         self._check_open()
         if not 0 < batch.size <= self.options.max_step_tokens:
             raise ContextError(f"a step has from 1 to {self.options.max_step_tokens} tokens; got {batch.size}")
@@ -118,7 +135,7 @@ class Context:
         code = self._api.llama_decode(self._pointer, batch.struct)
         if code != 0:
             self._lengths.update((sequence, self.length(sequence)) for sequence in lengths)
-            raise DecodeError(code)
+            raise StepAbandonedError if code == ABANDONED else DecodeError(code)
         self._api.llama_synchronize(self._pointer)
         self._lengths.update(lengths)
         self._outputs = batch.outputs
@@ -156,6 +173,34 @@ class Context:
         self._lengths[sequence] = self.length(sequence)
         return removed
 
+    def save(self, sequence: SequenceId) -> bytearray:
+        """Return a copy of a sequence's cells, which `restore` takes; only contexts of the same options can."""
+        self._check_open()
+        self._check_sequence(sequence)
+        size = int(self._api.llama_state_seq_get_size(self._pointer, sequence))
+        data = bytearray(size)
+        written = int(self._api.llama_state_seq_get_data(self._pointer, _bytes_of(data), size, sequence))
+        if written != size:
+            raise ContextError(f"llama.cpp saved {written} of {size} bytes of sequence {sequence}")
+        return data
+
+    def restore(self, sequence: SequenceId, data: bytearray) -> bool:
+        """Put saved cells into an empty sequence; returns whether it holds them now, else it is empty."""
+        self._check_open()
+        self._check_sequence(sequence)
+        read = int(self._api.llama_state_seq_set_data(self._pointer, _bytes_of(data), len(data), sequence))
+        if read == 0:
+            self._api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self._lengths[sequence] = self.length(sequence)
+        return read != 0
+
+    def interrupt(self, on: bool) -> None:
+        """Let the step under way, or else the next one, be abandoned; or no more. On any thread.
+
+        Only what is computed on the CPU can be abandoned.
+        """
+        self._flag[0] = b"\1" if on else b"\0"
+
     def length(self, sequence: SequenceId) -> int:
         """Return how many tokens a sequence's cells hold."""
         self._check_open()
@@ -189,3 +234,7 @@ class Context:
     def _check_sequence(self, sequence: SequenceId) -> None:
         if not 0 <= sequence < self.options.sequences:
             raise ContextError(f"sequence ids go from 0 to {self.options.sequences - 1}; got {sequence}")
+
+
+def _bytes_of(data: bytearray) -> Any:
+    return (ctypes.c_uint8 * len(data)).from_buffer(data)

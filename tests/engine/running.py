@@ -31,8 +31,10 @@ from llamalane.streams.lane import StepContext
 from llamalane.streams.llama import Batch, Context, ContextOptions, Model
 from tests.models.tiny_gguf import BOS
 
-LIMIT = 256
-"""Tokens of one sequence in the engines of these tests."""
+PART = 256
+"""KV cells for each place in the engines of these tests."""
+LIMIT = 4 * PART
+"""Tokens that one sequence can hold in an engine of 4 places: all cells there are."""
 EXACT = KVConfig(key_type="f32", value_type="f32", flash_attention="off")
 """Computes with floats of 32 bits throughout.
 
@@ -63,19 +65,19 @@ def config_for(
     *,
     places: int = 4,
     lanes: int = 1,
-    limit: int = LIMIT,
+    part: int = PART,
     max_step_tokens: int = 512,
     kv: KVConfig = EXACT,
     **scheduler: Any,
 ) -> EngineConfig:
-    """A small engine; `kv` is completed with the budget for `limit` tokens on each place."""
+    """A small engine; `kv` is completed with the budget for `part` tokens on each place."""
     return EngineConfig(
         models=[ModelConfig(path=model, name="tiny", aliases=["also-tiny"])],
         streams=StreamsConfig(
             lanes=[LaneConfig(name=f"lane-{number}", places=places, threads=1) for number in range(lanes)],
             max_step_tokens=max_step_tokens,
         ),
-        kv=kv.model_copy(update={"budget": limit * places * lanes}),
+        kv=kv.model_copy(update={"budget": part * places * lanes}),
         scheduler=SchedulerConfig(**scheduler),
     )
 
@@ -100,11 +102,12 @@ class WatchedEngine(Engine):
         assert self.pool.leased == 0
         assert self.pool.free == sum(lane.region.places for lane in self.pool.lanes if lane.serving)
         for lane in self.pool.lanes:
-            assert lane.region.statistics().reserved == 0
-            assert lane.region.free == lane.region.places
+            assert lane.region.statistics().reserved == lane.region.statistics().paused == 0
+            assert lane.region.free == lane.region.statistics().sequences
         assert len(self.scheduler.queue) == self.scheduler.queue.tokens == self.scheduler.queue._slots == 0
         assert not any(self.scheduler.running.values())
-        assert not any(ledger.running for ledger in self.scheduler.ledgers.values())
+        assert not any(list(ledger) for ledger in self.scheduler.ledgers.values())
+        assert self.scheduler._rules.costs.used_bytes == 0
 
 
 def lane_threads() -> list[str]:
@@ -189,6 +192,18 @@ class InterceptedContext:
 
     def remove(self, sequence: SequenceId, start: int = 0) -> bool:
         return self._context.remove(sequence, start)
+
+    def length(self, sequence: SequenceId) -> int:
+        return self._context.length(sequence)
+
+    def save(self, sequence: SequenceId) -> bytearray:
+        return self._context.save(sequence)
+
+    def restore(self, sequence: SequenceId, data: bytearray) -> bool:
+        return self._context.restore(sequence, data)
+
+    def interrupt(self, on: bool) -> None:
+        self._context.interrupt(on)
 
     def close(self) -> None:
         self._context.close()

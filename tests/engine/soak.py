@@ -25,7 +25,7 @@ from llamalane.errors import (
     RequestCancelledError,
 )
 from llamalane.scheduler import KVConfig, RequestHandle, SamplingParameters
-from tests.engine.running import LIMIT, WatchedEngine, config_for, lane_threads
+from tests.engine.running import PART, WatchedEngine, config_for, lane_threads
 
 CLIENTS = 24
 WARM_UP = 1 / 2
@@ -106,7 +106,8 @@ class Soak:
             repeat_penalty=draw.choice([1.0, 1.1]),
             top_k=draw.choice([0, 40]),
         )
-        length = draw.choice([1, 10, 40, 200, LIMIT]) if draw.random() < 0.9 else draw.randint(1, 2 * LIMIT)
+        longest = self._engine.limit
+        length = draw.choice([1, 10, 40, 200, longest]) if draw.random() < 0.9 else draw.randint(1, 2 * longest)
         return await self._engine.submit(
             "x" * length,
             sampling=sampling,
@@ -159,7 +160,7 @@ async def fill(engine: WatchedEngine) -> None:
     sampling = SamplingParameters(max_tokens=8, top_k=0, repeat_penalty=1.1)
     for tenant in ("a", "b"):
         handles = [
-            await engine.submit([5] * (LIMIT - 8), sampling=sampling, tenant=tenant, priority="interactive")
+            await engine.submit([5] * (PART - 8), sampling=sampling, tenant=tenant, priority="interactive")
             for _ in range(engine.pool.places)
         ]
         for handle in handles:

@@ -119,7 +119,7 @@ async def test_draining_an_idle_engine_returns_at_once(make_engine: MakeEngine) 
 
 async def test_a_request_tokenized_while_draining_begins_is_refused(make_engine: MakeEngine) -> None:
     """A text so long that it is tokenized beside the event loop; the names of tokens make few tokens of it."""
-    async with make_engine(limit=2048) as engine:
+    async with make_engine(part=2048) as engine:
         refused = anyio.Event()
 
         async def submit() -> None:

@@ -9,7 +9,7 @@ import pytest
 from llamalane.scheduler import EventKind, RequestState, assembly
 from llamalane.streams.cores import available_cores
 from tests.engine.conftest import MakeEngine
-from tests.engine.running import LIMIT, Follower, Gate, greedy, intercepted, lane_threads, seeded
+from tests.engine.running import PART, Follower, Gate, greedy, intercepted, lane_threads, seeded
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,7 @@ async def test_all_places_of_all_lanes_work_at_once(make_engine: MakeEngine) -> 
             assert len((await handle).tokens) == 8
         idle = engine.stats()
     assert idle.free_places == idle.places == LANES * PLACES
-    assert all(lane.cells == PLACES * LIMIT and lane.steps > 0 for lane in idle.lanes)
+    assert all(lane.cells == PLACES * PART and lane.steps > 0 for lane in idle.lanes)
 
 
 @pytest.mark.parametrize("sampling", [greedy(24), seeded(3, 24)], ids=["greedy", "seeded"])

@@ -14,7 +14,7 @@ from llamalane.ids import Level, RequestId
 from llamalane.scheduler import EventKind, FinishReason, RequestHandle, RequestState, SamplingParameters
 from llamalane.streams.llama import Detokenizer, Model, ModelOptions
 from tests.engine.conftest import MakeEngine
-from tests.engine.running import LIMIT, Follower, Gate, greedy, intercepted, seeded, tokens_of
+from tests.engine.running import LIMIT, PART, Follower, Gate, greedy, intercepted, seeded, tokens_of
 from tests.engine.teacher_forced import Solo
 from tests.models.tiny_gguf import BOS, EOS
 
@@ -131,7 +131,7 @@ async def test_a_chat_is_written_by_the_model_s_own_template(make_engine: MakeEn
 
 async def test_a_long_text_is_tokenized_like_a_short_one(make_engine: MakeEngine) -> None:
     """Long texts are tokenized beside the event loop; here the names of tokens make few tokens of one."""
-    async with make_engine(limit=2048) as engine:
+    async with make_engine(part=2048) as engine:
         handle = await engine.submit("a" + "<unk>" * 1000 + "b", sampling=greedy(4))
         assert handle.prompt_tokens == 1003
         as_tokens = [*tokens_of("a"), *[0] * 1000, ord("b") + 3]
@@ -257,7 +257,9 @@ async def test_a_request_has_the_priority_it_names(make_engine: MakeEngine) -> N
 
 async def test_urgent_requests_go_first(make_engine: MakeEngine) -> None:
     gate, follower = Gate(), Follower()
-    async with make_engine(places=1, observer=follower, open_context=intercepted(gate.pass_through)) as engine:
+    async with make_engine(
+        places=1, max_parks=0, observer=follower, open_context=intercepted(gate.pass_through)
+    ) as engine:
         with gate:
             first = await engine.submit(PROMPT, sampling=greedy(2))
             await follower.wait_for(EventKind.ADMITTED, first.id)
@@ -343,7 +345,7 @@ async def test_statistics_show_what_is_going_on(make_engine: MakeEngine) -> None
     assert (lane.name, lane.kind, lane.priority_enforced) == ("lane-0", "cpu", False)
     assert (lane.serving, lane.down, lane.failures, lane.running, lane.reserved_cells) == (True, False, 0, 0, 0)
     assert lane.places == 2
-    assert lane.cells == 2 * LIMIT
+    assert lane.cells == 2 * PART
     assert lane.steps >= 8
     assert lane.kept_cells > 0
     assert lane.decode_seconds > 0

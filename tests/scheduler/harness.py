@@ -13,11 +13,16 @@ from llamalane.errors import EngineClosedError, LlamalaneError
 from llamalane.ids import Level
 from llamalane.kvcache import Region, RegionPlan
 from llamalane.scheduler.admission import AdmissionPolicy
+from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.events import Event, EventKind
+from llamalane.scheduler.growth import GrowthPredictor
+from llamalane.scheduler.parking import ParkingCosts
+from llamalane.scheduler.priority import LEVELS
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
+from llamalane.scheduler.rules import Rules
 from llamalane.scheduler.scheduler import Scheduler
-from llamalane.streams import Device, LaneBackend, Stream, StreamOptions, StreamPool
+from llamalane.streams import Device, LaneBackend, Parking, Stream, StreamOptions, StreamPool
 from tests.scheduler.building import AGING, RequestMaker
 from tests.scheduler.scripted_lane import ScriptedLane, Speak, letters
 
@@ -40,6 +45,13 @@ class Harness:
         can_roll_back: bool = True,
         speak: Speak = letters,
         target_itl: float = 0.1,
+        cells: int | None = None,
+        spare: int | None = None,
+        max_parks: int = 3,
+        park: Parking | None = None,
+        swap_bytes: int = 1 << 20,
+        swap_works: bool = True,
+        abort_after: float | None = None,
     ) -> None:
         self.clock = VirtualClock()
         self.maker = RequestMaker(AGING)
@@ -49,16 +61,19 @@ class Harness:
 
         def open_lane(stream: Stream) -> tuple[LaneBackend, Region]:
             options = stream.options
+            sequences = options.places + (options.places if spare is None else spare)
+            room = cells or -(-sequences * limit // 256) * 256
             lane = ScriptedLane(
                 options.name,
                 limit=limit,
+                room=room,
+                swap_works=swap_works,
                 max_step_tokens=max_step_tokens,
                 can_roll_back=can_roll_back,
                 speak=speak,
             )
             self.lanes[options.name] = lane
-            cells = -(-options.places * limit // 256) * 256
-            return lane, Region(RegionPlan(cells, options.places, limit), can_roll_back)
+            return lane, Region(RegionPlan(room, options.places, limit, sequences), can_roll_back)
 
         options = [
             StreamOptions(name=f"lane-{number}", device=Device.CPU, places=count, cores=(), threads=1)
@@ -70,15 +85,18 @@ class Harness:
 
         # The pool's semaphore wants an event loop when it is made; nothing here waits, so nothing does later.
         self.pool = anyio.run(open_pool)
-        self.scheduler = Scheduler(
-            self.pool,
-            AdmissionPolicy(share, {Level(level): count for level, count in (reserve or {}).items()}),
+        rules = Rules(
+            admission=AdmissionPolicy(share, {Level(level): count for level, count in (reserve or {}).items()}),
+            displacement=DisplacementPolicy(max_parks),
+            costs=ParkingCosts(swap_bytes, park),
+            growth=GrowthPredictor(),
+            targets=dict.fromkeys(LEVELS, target_itl),
+            abort_after=abort_after,
+            weights={},
             max_requests=max_requests,
             max_tokens=10**6,
-            target_itl=target_itl,
-            clock=self.clock,
-            observer=self.events.append,
         )
+        self.scheduler = Scheduler(self.pool, rules, clock=self.clock, observer=self.events.append)
         self.pool.start(self.scheduler.receive_from_lane)
 
     @property
@@ -129,16 +147,23 @@ class Harness:
     def check_books(self) -> None:
         """Check that each place is counted exactly once, whatever is going on."""
         self.pool.check()
-        held = [request for request in self.requests if request.lease is not None]
+        holding = [request for request in self.requests if request.lease is not None]
+        held = [request for request in holding if request.lease and not request.lease.paused]
         assert self.pool.leased == len(held)
-        places = [(request.lane, request.lease.sequence) for request in held if request.lease is not None]
-        assert len(set(places)) == len(places), "two requests share a place"
+        places = [(request.lane, request.lease.sequence) for request in holding if request.lease is not None]
+        assert len(set(places)) == len(places), "two requests share a sequence"
         for request in self.requests:
-            holds = request.state in (RequestState.RUNNING, RequestState.LEAVING)
-            assert (request.lease is not None) == holds
+            if request.state is RequestState.RUNNING:
+                assert request.lease is not None
+                assert not request.lease.paused
+            if request.state in (RequestState.WAITING, RequestState.PARKING) and request.lease is not None:
+                assert request.lease.paused
+            assert request.state is not RequestState.DONE or request.lease is None
             ended = request.state in (RequestState.LEAVING, RequestState.DONE)
             assert (request.delivery.outcome is not None) == ended
         assert +Counter(self.scheduler.running) == Counter(request.level for request in held)
+        saved = [len(request.saved.data) for request in self.requests if request.saved is not None]
+        assert self.scheduler._rules.costs.used_bytes == sum(saved)
         assert {request.id for request in self.scheduler.queue} == {
             request.id for request in self.requests if request.state is RequestState.WAITING
         }
@@ -154,7 +179,8 @@ class Harness:
             ended = [event for event in self.events if event.request == request.id and event.kind is EventKind.ENDED]
             assert len(ended) == 1, f"{request.id} ended {len(ended)} times"
         for lane in self.pool.lanes:
-            assert lane.region.statistics().reserved == 0
+            statistics = lane.region.statistics()
+            assert statistics.reserved == statistics.paused == 0
         assert not any(lane.rows for lane in self.lanes.values())
 
     def kinds(self, request: Request) -> list[EventKind]:

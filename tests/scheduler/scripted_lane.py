@@ -7,21 +7,28 @@ it, so an output comes out right only if nothing was lost, repeated or mixed up 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llamalane.errors import DecodeError, LlamalaneError
 from llamalane.ids import LEAST_URGENT, PlanVersion, RequestId, SequenceId, StepNumber
 from llamalane.streams import (
+    Trim,
     FinishReason,
+    Grant,
     Join,
     LaneFailed,
     LaneMessage,
     LaneReady,
     Leave,
+    Park,
+    Parked,
+    Parking,
     RowOutput,
+    SavedCells,
     StepPlan,
     StepReport,
+    StepShare,
     StepTimes,
 )
 from tests.scheduler.building import END
@@ -56,21 +63,32 @@ class ScriptedRow:
     join: Join
     tokens: list[int]
     computed: int
+    cells: int | None
     chosen: int = 0
     started: bool = False
-    sits_out: bool = False
+    sat_out: int = 0
+
+    @property
+    def ready(self) -> int:
+        end = len(self.tokens)
+        return max(0, (end if self.cells is None else min(end, self.cells)) - self.computed)
 
 
 class ScriptedLane:
-    """A `LaneBackend` whose places hold `limit` cells each. `cells` says what each sequence's cells hold."""
+    """A `LaneBackend` with `room` cells in all, `limit` for each sequence. `cells` says what each one's cells hold.
+
+    `swap_works` tells whether saved cells can be put back.
+    """
 
     def __init__(
         self,
         name: str,
         *,
         limit: int,
+        room: int,
         max_step_tokens: int = 512,
         can_roll_back: bool = True,
+        swap_works: bool = True,
         speak: Speak = letters,
     ) -> None:
         self.name = name
@@ -83,13 +101,19 @@ class ScriptedLane:
         """How often cells that should have been there could not be used."""
         self.closed = False
         self.steps: list[StepReport] = []
+        self.swap_works = swap_works
+        self.abandoned = 0
         self._limit = limit
+        self._room = room
         self._can_roll_back = can_roll_back
         self._speak = speak
         self._mailbox: StepPlan | None = None
         self._epoch = 0
         self._version = PlanVersion(0)
         self._prefill_tokens = 0
+        self._share: StepShare | None = None
+        self._number = 0
+        self._abandon: int | None = None
         self._receiver: Callable[[LaneMessage], None] | None = None
 
     @property
@@ -107,21 +131,41 @@ class ScriptedLane:
     def close(self) -> None:
         self.closed = True
 
+    def abandon(self, step: StepNumber) -> None:
+        """Break off the step under way: the one that the next call of `step` would finish."""
+        if step == self._number + 1 and self._ready:
+            self._abandon = step
+
     def step(self) -> None:
-        """Take the plan that lies there, if any, and compute one step if there are rows."""
+        """Take the plan that lies there, if any, and compute one step if there are rows.
+
+        A step that was abandoned has begun before the plan was there.
+        """
+        if self._abandon is not None:
+            self._abandon = None
+            self.abandoned += 1
+            self._number += 1
+            self._say(StepReport(self.name, StepNumber(self._number), self._version, abandoned=True))
         plan, self._mailbox = self._mailbox, None
-        left: tuple[RequestId, ...] = ()
+        left: list[RequestId] = []
+        parked: list[Parked] = []
         if plan is not None and plan.epoch == self._epoch:
             before = self._version
-            left = tuple(self._apply(plan))
-            if not self.rows and self._version != before:
-                self._report(StepReport(self.name, StepNumber(len(self.steps)), self._version, left=left))
-        if self.rows:
-            self._compute(left)
+            self._apply(plan, left, parked)
+            if not self._ready and self._version != before:
+                number = StepNumber(self._number)
+                self._report(StepReport(self.name, number, self._version, left=tuple(left), parked=tuple(parked)))
+        if self._ready:
+            self._compute(left, parked)
+
+    @property
+    def _ready(self) -> bool:
+        return any(row.ready for row in self.rows.values())
 
     def fail(self, *, down: bool = False) -> None:
         """Lose the context, and for good if `down`."""
         self._epoch += 1
+        self._abandon = None
         self.rows.clear()
         self.cells.clear()
         self._say(LaneFailed(self.name, self._epoch, DecodeError(-3), down))
@@ -130,35 +174,64 @@ class ScriptedLane:
         """Get a new context."""
         self._say(LaneReady(self.name))
 
-    def _apply(self, plan: StepPlan) -> Iterable[RequestId]:
+    def _apply(self, plan: StepPlan, left: list[RequestId], parked: list[Parked]) -> None:
         assert [edit.version for edit in plan.edits] == sorted(edit.version for edit in plan.edits)
         fresh = [edit.change for edit in plan.edits if edit.version > self._version]
         self._version = plan.version
         self._prefill_tokens = plan.prefill_tokens
+        self._share = plan.share
         for change in fresh:
-            if isinstance(change, Join):
-                self._join(change)
-            else:
-                self._leave(change)
-                yield change.request
+            match change:
+                case Join():
+                    self._join(change)
+                case Leave():
+                    self._leave(change)
+                    left.append(change.request)
+                case Park():
+                    parked.append(self._park(change))
+                case Grant(request, cells):
+                    if request in self.rows:
+                        self.rows[request].cells = cells
+                case Trim(sequence, keep):
+                    assert sequence not in [row.join.sequence for row in self.rows.values()], "a row loses its cells"
+                    if sequence in self.cells:
+                        self._keep(sequence, keep)
 
     def _join(self, join: Join) -> None:
         assert join.request not in self.rows, "a request joins twice"
         assert join.sequence not in [row.join.sequence for row in self.rows.values()], "two rows share a sequence"
         assert join.max_tokens >= 1
-        assert len(join.tokens) + join.max_tokens <= self._limit, "more cells than a place has"
+        assert len(join.tokens) + join.max_tokens <= self._limit, "more cells than a sequence has"
         cells = self.cells.setdefault(join.sequence, [])
         assert join.cached < len(join.tokens), "nothing is left to compute"
-        assert cells[: join.cached] == list(join.tokens[: join.cached]), "the cells hold something else"
-        self._keep(join.sequence, join.cached)
-        self.wasted_joins += len(cells) < join.cached
-        self.rows[join.request] = ScriptedRow(join, list(join.tokens), len(cells))
+        if join.saved is not None:
+            held = list(join.tokens[: join.saved.length])
+            assert bytes(join.saved.data).decode() == "".join(map(chr, held)), "something else was saved"
+            cells[:] = held if self.swap_works else []
+        else:
+            assert cells[: join.cached] == list(join.tokens[: join.cached]), "the cells hold something else"
+            self._keep(join.sequence, join.cached)
+            self.wasted_joins += len(cells) < join.cached
+        self.rows[join.request] = ScriptedRow(join, list(join.tokens), len(cells), join.cells)
+        self._check_room()
 
     def _leave(self, leave: Leave) -> None:
         row = self.rows.pop(leave.request, None)
         if row is not None:
             assert leave.keep <= row.computed, "cells that were not computed cannot be kept"
             self._keep(row.join.sequence, leave.keep)
+
+    def _park(self, park: Park) -> Parked:
+        row = self.rows.pop(park.request, None)
+        assert row is None or row.join.sequence == park.sequence
+        cells = self.cells.get(park.sequence, [])
+        if park.how is Parking.PAUSE:
+            return Parked(park.request, len(cells))
+        self.cells.pop(park.sequence, None)
+        saved = None
+        if park.how is Parking.SWAP and cells:
+            saved = SavedCells(bytearray("".join(map(chr, cells)).encode()), len(cells))
+        return Parked(park.request, len(cells), saved, 0.001 * len(cells))
 
     def _keep(self, sequence: SequenceId, count: int) -> None:
         cells = self.cells[sequence]
@@ -167,38 +240,54 @@ class ScriptedLane:
         else:
             cells.clear()
 
-    def _compute(self, left: tuple[RequestId, ...]) -> None:
-        prompts = sorted((row for row in self.rows.values() if not row.chosen), key=lambda row: row.join.urgency)
+    def _check_room(self) -> None:
+        assert sum(map(len, self.cells.values())) <= self._room, "the lane has run out of cells"
+
+    def _take_part(self, decoding: list[ScriptedRow], prompts: list[ScriptedRow]) -> list[ScriptedRow]:
         best = min((row.join.level for row in prompts), default=LEAST_URGENT)
-        decoding = []
-        for row in self.rows.values():
-            if row.chosen:
-                row.sits_out = row.join.level > best and not row.sits_out
-                if not row.sits_out:
-                    decoding.append(row)
-        budget = min(max(self._prefill_tokens, 1), self.max_step_tokens - len(decoding))
+        part = [row for row in decoding if row.join.level <= best or row.sat_out]
+        if self._share is not None:
+            protected = self._share.protected
+            others = [row for row in part if row.join.level > protected]
+            others.sort(key=lambda row: (not (row.join.sheltered and row.sat_out), -row.sat_out))
+            due = sum(row.join.sheltered and row.sat_out > 0 for row in others)
+            part = [row for row in part if row.join.level <= protected] + others[: max(due, self._share.others)]
+        if not part and not prompts:
+            part = decoding
+        for row in decoding:
+            row.sat_out = 0 if row in part else row.sat_out + 1
+        return part
+
+    def _compute(self, left: list[RequestId], parked: list[Parked]) -> None:
+        ready = [row for row in self.rows.values() if row.ready]
+        prompts = [row for row in ready if len(row.tokens) - row.computed > 1]
+        prompts.sort(key=lambda row: row.join.urgency)
+        part = self._take_part([row for row in ready if row not in prompts], prompts)
+        budget = min(max(self._prefill_tokens, 1), self.max_step_tokens - len(part))
         outputs: list[RowOutput] = []
         started: list[RequestId] = []
-        for row in decoding:
-            self._advance(row, 1, outputs)
         computed = 0
-        for row in prompts:
-            count = min(budget - computed, len(row.tokens) - row.computed)
-            if count:
-                if not row.started:
-                    started.append(row.join.request)
-                row.started = True
-                computed += count
-                self._advance(row, count, outputs)
+        for row in [*part, *prompts]:
+            count = 1 if row in part else min(budget - computed, row.ready)
+            if count == 0:
+                break
+            computed += count if row in prompts else 0
+            if not row.started:
+                started.append(row.join.request)
+            row.started = True
+            self._advance(row, count, outputs)
+        self._number += 1
+        self._check_room()
         self._report(
             StepReport(
                 self.name,
-                StepNumber(len(self.steps) + 1),
+                StepNumber(self._number),
                 self._version,
-                left=left,
+                left=tuple(left),
+                parked=tuple(parked),
                 started=tuple(started),
                 outputs=tuple(outputs),
-                decode_rows=len(decoding),
+                decode_rows=len(part),
                 prefill_tokens=computed,
                 times=StepTimes(begin=0.0, decode=0.01 + 0.001 * computed, sample=0.0, idle=0.0),
             )
@@ -208,6 +297,7 @@ class ScriptedLane:
         self.cells[row.join.sequence].extend(row.tokens[row.computed : row.computed + count])
         row.computed += count
         assert len(self.cells[row.join.sequence]) == row.computed <= self._limit
+        assert row.cells is None or row.computed <= row.cells, "more cells than were granted"
         if row.computed < len(row.tokens):
             return
         output = self._choose(row)

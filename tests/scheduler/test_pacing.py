@@ -74,13 +74,27 @@ def test_a_chunk_is_never_larger_than_a_step() -> None:
     assert model.prefill_tokens(0, 1.0, 8) == 8
 
 
-def test_the_nearest_number_of_rows_stands_for_one_that_was_not_seen() -> None:
+def test_a_number_of_rows_that_was_not_seen_is_judged_by_those_that_were() -> None:
     model = StepTimeModel()
-    model.observe(step(1, 0, 0.01))
-    model.observe(step(8, 0, 0.06))
-    assert model.decode_seconds(2) == 0.01
-    assert model.decode_seconds(6) == model.decode_seconds(20) == 0.06
+    assert model.decode_seconds(3) == 0.0
+    model.observe(step(2, 0, 0.02))
+    model.observe(step(8, 0, 0.05))
+    assert model.decode_seconds(4) == pytest.approx(0.03), "on the line between its neighbours"
+    assert model.decode_seconds(1) == pytest.approx(0.015), "the weights are read all the same"
+    assert model.decode_seconds(16) == pytest.approx(0.075)
     assert model.decode_seconds(0) == 0.0
+    assert model.step_seconds(8, 10) == pytest.approx(0.05), "nothing is known of prompts"
+
+
+@given(st.dictionaries(st.integers(1, 32), st.floats(0.001, 1), min_size=1), st.floats(0.001, 2), st.integers(0, 40))
+def test_as_many_rows_fit_as_keep_to_the_target(seen: dict[int, float], target: float, most: int) -> None:
+    model = StepTimeModel()
+    for rows, seconds in seen.items():
+        model.observe(step(rows, 0, seconds))
+    fitting = model.rows_within(target, most)
+    assert 0 <= fitting <= most
+    assert fitting == 0 or model.decode_seconds(fitting) <= target
+    assert all(model.decode_seconds(rows) > target for rows in range(fitting + 1, most + 1))
 
 
 def test_a_lane_that_becomes_slower_gets_smaller_chunks() -> None:

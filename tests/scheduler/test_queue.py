@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,28 +9,28 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from llamalane.clock import VirtualClock
 from llamalane.errors import QueueFullError
-from llamalane.ids import Level
+from llamalane.ids import Level, RequestId
 from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.priority import LEVELS, Aging
-from llamalane.scheduler.queue import LevelQueue, WaitingQueue
+from llamalane.scheduler.queue import Head, WaitingQueue
 from llamalane.scheduler.request import Request
 from tests.scheduler.building import RequestMaker
+from tests.scheduler.oracle import INTERVAL, Oracle
 
-INTERVAL = 32
-"""A power of two, so that the oracle's divisions are exact."""
-
-
-def unbounded() -> WaitingQueue:
-    return WaitingQueue(max_requests=10**9, max_tokens=10**9, retry_after=lambda: 1.5)
+TENANTS = ("one", "two", "three")
 
 
-def put(queue: WaitingQueue, request: Request) -> Request:
+def bounded(max_requests: int = 10**9, max_tokens: int = 10**9, retry_after: float = 1.5) -> WaitingQueue[Request]:
+    return WaitingQueue(max_requests, max_tokens, lambda: retry_after)
+
+
+def put(queue: WaitingQueue[Request], request: Request) -> Request:
     with queue.reserve_nowait() as slot:
         slot.fill(request)
     return request
 
 
-def pop(queue: WaitingQueue) -> Request:
+def pop(queue: WaitingQueue[Request]) -> Request:
     """Take out whoever is next when nothing but urgency counts."""
     choice = AdmissionPolicy(share=0, reserve={}).choose(queue, free=1, running={})
     assert choice is not None
@@ -40,39 +38,24 @@ def pop(queue: WaitingQueue) -> Request:
     return choice.request
 
 
-@dataclass
-class Oracle:
-    """Knows who is next by working out everybody's priority anew whenever it is asked."""
-
-    ceiling: int
-    waiting: list[Request] = field(default_factory=list)
-
-    def next(self, now: float) -> Request:
-        return min(self.waiting, key=lambda request: self.place(request, now))
-
-    def place(self, request: Request, now: float) -> tuple[float, float, int]:
-        if request.level < self.ceiling:  # strict
-            return request.level, request.arrival, request.order
-        priority = max(self.ceiling, request.level - (now - request.arrival) / INTERVAL)
-        at_ceiling_since = request.arrival + (request.level - self.ceiling) * INTERVAL
-        return priority, at_ceiling_since if priority == self.ceiling else 0, request.order
-
-
 class OrderOfWaiting(RuleBasedStateMachine):
     """Requests come, are admitted, give up and come back after a lane's failure while time passes."""
 
-    @initialize(ceiling=st.sampled_from(LEVELS))
-    def begin(self, ceiling: int) -> None:
+    @initialize(ceiling=st.sampled_from(LEVELS), tenants=st.integers(1, len(TENANTS)))
+    def begin(self, ceiling: int, tenants: int) -> None:
+        aging = Aging(ceiling, INTERVAL)
         self.clock = VirtualClock()
-        self.maker = RequestMaker(Aging(ceiling, INTERVAL))
-        self.queue = unbounded()
-        self.oracle = Oracle(ceiling)
+        self.maker = RequestMaker(aging)
+        self.tenants = TENANTS[:tenants]
+        self.queue = bounded()
+        self.oracle = Oracle(aging)
         self.admitted: list[Request] = []
 
-    @rule(level=st.sampled_from(LEVELS), length=st.integers(1, 5))
-    def arrive(self, level: Level, length: int) -> None:
-        request = self.maker.make(level, self.clock.now(), prompt="x" * length)
-        self.oracle.waiting.append(put(self.queue, request))
+    @rule(level=st.sampled_from(LEVELS), length=st.integers(1, 5), data=st.data())
+    def arrive(self, level: Level, length: int, data: st.DataObject) -> None:
+        tenant = data.draw(st.sampled_from(self.tenants))
+        request = self.maker.make(level, self.clock.now(), prompt="x" * length, tenant=tenant)
+        self.oracle.arrive(put(self.queue, request))
 
     @rule(seconds=st.integers(0, 3 * INTERVAL))
     def wait(self, seconds: int) -> None:
@@ -83,15 +66,21 @@ class OrderOfWaiting(RuleBasedStateMachine):
     def admit(self) -> None:
         expected = self.oracle.next(self.clock.now())
         assert pop(self.queue) is expected
-        self.oracle.waiting.remove(expected)
+        self.oracle.leave(expected)
         self.admitted.append(expected)
+
+    @rule(level=st.sampled_from(LEVELS), tokens=st.integers(1, 20), data=st.data())
+    def serve(self, level: Level, tokens: int, data: st.DataObject) -> None:
+        tenant = data.draw(st.sampled_from(self.tenants))
+        self.queue.fairness.charge(level, tenant, prompt_tokens=tokens)
+        self.oracle.counters[level].charge(tenant, tokens)
 
     @precondition(lambda self: self.oracle.waiting)
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.oracle.waiting))
         self.queue.remove(request)
-        self.oracle.waiting.remove(request)
+        self.oracle.leave(request)
 
     @precondition(lambda self: self.admitted)
     @rule(data=st.data())
@@ -99,7 +88,7 @@ class OrderOfWaiting(RuleBasedStateMachine):
         request = data.draw(st.sampled_from(self.admitted))
         self.admitted.remove(request)
         self.queue.requeue(request)
-        self.oracle.waiting.append(request)
+        self.oracle.arrive(request)
 
     @invariant()
     def everybody_is_counted(self) -> None:
@@ -108,12 +97,19 @@ class OrderOfWaiting(RuleBasedStateMachine):
         waiting = self.oracle.waiting
         assert len(self.queue) == len(waiting)
         assert {request.id for request in self.queue} == {request.id for request in waiting}
+        assert all(self.queue.get(request.id) is request for request in waiting)
+        assert not any(request.id in self.queue for request in self.admitted)
         assert self.queue.tokens == sum(len(request.tokens) for request in waiting)
         for level, size in self.queue.sizes.items():
             assert size == sum(request.level == level for request in waiting)
 
     def teardown(self) -> None:
-        while self.oracle.waiting:
+        if not hasattr(self, "queue"):
+            return
+        positions = {request: self.queue.position(request) for request in self.oracle.waiting}
+        for number in range(len(positions)):
+            request = self.oracle.next(self.clock.now())
+            assert positions[request] == number
             self.admit()
         assert not list(self.queue.heads())
 
@@ -124,7 +120,7 @@ TestOrderOfWaiting.settings = settings(max_examples=60, stateful_step_count=40, 
 
 @given(levels=st.lists(st.sampled_from(LEVELS), min_size=2, max_size=12))
 def test_equals_are_first_come_first_served(levels: list[Level]) -> None:
-    maker, queue = RequestMaker(), unbounded()
+    maker, queue = RequestMaker(), bounded()
     arrived = [put(queue, maker.make(level)) for level in levels]
     served = [pop(queue) for _ in arrived]
     for level in LEVELS:
@@ -132,7 +128,7 @@ def test_equals_are_first_come_first_served(levels: list[Level]) -> None:
 
 
 def test_urgent_work_overtakes_what_has_not_reached_the_ceiling() -> None:
-    maker, queue = RequestMaker(Aging(ceiling=3, interval=INTERVAL)), unbounded()
+    maker, queue = RequestMaker(Aging(ceiling=3, interval=INTERVAL)), bounded()
     batch = put(queue, maker.make(5, arrival=0))
     normal = put(queue, maker.make(3, arrival=2 * INTERVAL - 1))
     late = put(queue, maker.make(3, arrival=2 * INTERVAL + 1))
@@ -140,19 +136,56 @@ def test_urgent_work_overtakes_what_has_not_reached_the_ceiling() -> None:
     assert [pop(queue) for _ in range(4)] == [interactive, normal, batch, late]
 
 
-def test_a_level_forgets_those_that_left_from_its_middle() -> None:
-    maker, level = RequestMaker(), LevelQueue()
-    requests = [maker.make() for _ in range(1000)]
-    for request in requests:
-        level.push(request)
-    for request in requests[1:]:
-        level.remove(request)
-    assert level.head() is requests[0]
-    assert len(level._heap) < 100, "the dead outnumber the living"
+def test_the_tenant_served_least_goes_first_and_the_oldest_request_stands_for_the_level() -> None:
+    maker, queue = RequestMaker(), bounded()
+    first, second = (put(queue, maker.make(2, tenant="one")) for _ in range(2))
+    other = put(queue, maker.make(2, arrival=1, tenant="two"))
+    batch = put(queue, maker.make(5, tenant="two"))
+    queue.fairness.charge(Level(2), "one", prompt_tokens=1)
+    assert list(queue.heads()) == [Head(oldest=first, next=other), Head(oldest=batch, next=batch)]
+    queue.fairness.charge(Level(2), "two", prompt_tokens=2)
+    assert [pop(queue) for _ in range(4)] == [first, second, other, batch]
+
+
+def test_an_older_request_of_its_level_brings_a_tenant_before_an_aged_one() -> None:
+    """What stands for level 4 is the oldest request, though it is another tenant's turn there."""
+    maker, queue = RequestMaker(Aging(ceiling=3, interval=INTERVAL)), bounded()
+    old = put(queue, maker.make(4, arrival=0, tenant="one"))
+    aged = put(queue, maker.make(5, arrival=1, tenant="one"))
+    young = put(queue, maker.make(4, arrival=100, tenant="two"))
+    queue.fairness.charge(Level(4), "one", prompt_tokens=1)
+    assert [queue.position(request) for request in (young, old, aged)] == [0, 1, 2]
+    assert [pop(queue) for _ in range(3)] == [young, old, aged]
+
+
+def test_those_who_left_take_no_memory() -> None:
+    maker, queue = RequestMaker(), bounded()
+    for number in range(1000):
+        request = put(queue, maker.make(tenant=f"tenant {number}"))
+        pop(queue)
+        queue.requeue(request)
+        queue.requeue(returned := maker.make(tenant=request.tenant))
+        queue.remove(returned)
+        queue.remove(request)
+    level = queue._levels[Level(3)]
+    assert not level._tenants
+    assert len(level._oldest._entries) < 100
+
+
+def test_an_id_that_is_used_again_has_no_old_place() -> None:
+    maker, queue = RequestMaker(), bounded()
+    gone, between, again = (maker.make() for _ in range(3))
+    gone.id = again.id = RequestId("mine")
+    put(queue, gone)
+    put(queue, between)
+    queue.remove(gone)
+    put(queue, again)
+    assert queue.get(RequestId("mine")) is again
+    assert [pop(queue), pop(queue)] == [between, again]
 
 
 def test_the_queue_is_bounded_in_requests() -> None:
-    maker, queue = RequestMaker(), WaitingQueue(2, 10**9, retry_after=lambda: 7.5)
+    maker, queue = RequestMaker(), bounded(max_requests=2, retry_after=7.5)
     first = put(queue, maker.make())
     put(queue, maker.make())
     with pytest.raises(QueueFullError, match="2 requests") as caught:
@@ -163,7 +196,7 @@ def test_the_queue_is_bounded_in_requests() -> None:
 
 
 def test_a_slot_counts_until_it_is_filled_or_given_back() -> None:
-    maker, queue = RequestMaker(), WaitingQueue(1, 10**9, retry_after=lambda: 1.0)
+    maker, queue = RequestMaker(), bounded(max_requests=1)
     with queue.reserve_nowait(), pytest.raises(QueueFullError):
         queue.reserve_nowait()
     with pytest.raises(ZeroDivisionError), queue.reserve_nowait():
@@ -178,7 +211,7 @@ def test_a_slot_counts_until_it_is_filled_or_given_back() -> None:
 
 
 def test_the_queue_is_bounded_in_tokens() -> None:
-    maker, queue = RequestMaker(), WaitingQueue(10, max_tokens=10, retry_after=lambda: 2.5)
+    maker, queue = RequestMaker(), bounded(10, max_tokens=10, retry_after=2.5)
     first = put(queue, maker.make(prompt="x" * 6))
     put(queue, maker.make(prompt="x" * 4))
     with pytest.raises(QueueFullError, match="10 tokens") as caught:
@@ -192,7 +225,7 @@ def test_the_queue_is_bounded_in_tokens() -> None:
 
 
 def test_a_prompt_larger_than_the_bound_may_wait_alone() -> None:
-    maker, queue = RequestMaker(), WaitingQueue(10, max_tokens=10, retry_after=lambda: 1.0)
+    maker, queue = RequestMaker(), bounded(10, max_tokens=10)
     huge = put(queue, maker.make(prompt="x" * 11))
     with pytest.raises(QueueFullError):
         put(queue, maker.make(prompt="x"))
@@ -203,7 +236,7 @@ def test_a_prompt_larger_than_the_bound_may_wait_alone() -> None:
 
 
 def test_coming_back_ignores_the_bounds_and_takes_the_old_place() -> None:
-    maker, queue = RequestMaker(), WaitingQueue(2, max_tokens=12, retry_after=lambda: 1.0)
+    maker, queue = RequestMaker(), bounded(2, max_tokens=12)
     oldest = put(queue, maker.make())
     assert pop(queue) is oldest
     younger = [put(queue, maker.make()) for _ in range(2)]

@@ -61,7 +61,7 @@ def test_running_requests_share_every_step(start: Start) -> None:
 
 
 def test_urgent_request_overtakes_batch(start: Start) -> None:
-    harness = start([1])
+    harness = start([1], max_parks=0)
     running = harness.submit(5, max_tokens=3)
     harness.tick()
     batch = [harness.submit(5) for _ in range(20)]

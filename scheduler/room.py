@@ -1,0 +1,139 @@
+"""Makes room on the lanes: decides who is parked, and how, and lets running requests grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llamalane.scheduler.displacement import DisplacementPolicy
+from llamalane.scheduler.ledger import LaneLedger
+from llamalane.scheduler.parking import ParkingCosts
+from llamalane.scheduler.request import Request, RequestState
+from llamalane.scheduler.roster import Roster
+from llamalane.streams import Parking, PoolLane
+
+
+class RoomMaker:
+    """Parks requests when places, KV cells or time run short.
+
+    `parked` is told of each, before it is: of a running one, or of a paused one that loses its cells.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        policy: DisplacementPolicy,
+        costs: ParkingCosts,
+        parked: Callable[[Request, Parking], None],
+    ) -> None:
+        self._roster = roster
+        self._policy = policy
+        self._costs = costs
+        self._parked = parked
+
+    def find_room(self, request: Request, *, by_share: bool) -> PoolLane | None:
+        """Return a lane with a place and cells for a waiting request, taken from paused ones if need be, or None."""
+        lane = self._roster.lane_for(request, by_share=by_share)
+        if lane is not None:
+            return lane
+        for lane in self._roster.lanes_open_to(request, by_share=by_share):
+            ledger = self._roster.ledgers[lane.name]
+            others = [one for one in self._roster.paused_on(ledger) if one is not request]
+            cells = self._cells_for(request, lane)
+            if lane.free and cells <= self._within_reach(ledger, others) and self._clear(ledger, cells, request):
+                return lane
+        return None
+
+    def make_room(self, request: Request) -> PoolLane | None:
+        """Park less urgent requests so that a waiting one can start, and return the lane; None where that cannot be."""
+        running = [one for one in self._roster if _can_be_parked(one) and one.lease and one.lease.lane.serving]
+        victims = self._policy.victims(request.level, running, self._loss)
+        if not victims:
+            return None
+        ledger = self._roster.ledger(victims[0])
+        victims = [victim for victim in victims if victim.lane == ledger.lane.name]
+        paused = [one for one in self._roster.paused_on(ledger) if one is not request]
+        cells = self._cells_for(request, ledger.lane)
+        if not ledger.admits(request.level) or cells > self._within_reach(ledger, [*victims, *paused]):
+            return None
+        for victim in victims:
+            cleared = self._clear(ledger, cells, request)
+            if ledger.lane.free and cleared:
+                break
+            self._park(victim, can_pause=cleared)
+        return ledger.lane if ledger.lane.free and self._clear(ledger, cells, request) else None
+
+    def feed(self, ledger: LaneLedger) -> None:
+        """Let the rows of a lane grow that run short of cells, the oldest first, and keep its most urgent in time."""
+        for request in sorted(filter(_can_be_parked, ledger.running.values()), key=lambda request: request.order):
+            if request.state is RequestState.RUNNING and request.runs_short:
+                self._grow(request, ledger)
+        self._keep_time(ledger)
+
+    def _grow(self, request: Request, ledger: LaneLedger) -> None:
+        while not self._roster.grow(request):
+            if self._reclaim(ledger):
+                continue
+            if any(one.state is RequestState.LEAVING for one in ledger.running.values()):
+                return  # it gives its cells back within a step
+            victim = self._policy.first_to_yield(filter(_can_be_parked, ledger.running.values()))
+            assert victim is not None
+            self._park(victim, can_pause=False)
+            if victim is request:
+                return
+
+    def _keep_time(self, ledger: LaneLedger) -> None:
+        """Park who makes the most urgent rows miss their target by having any part in their steps at all."""
+        if ledger.less_urgent_rows() == 0:
+            best = ledger.best_output()
+            for victim in self._policy.victims(best, filter(_can_be_parked, ledger.running.values()), self._loss):
+                self._park(victim, can_pause=True)
+
+    def _clear(self, ledger: LaneLedger, cells: int, request: Request) -> bool:
+        """Return whether a lane has a sequence and `cells` cells for a request, after reclaiming what others paused."""
+        lane = ledger.lane
+        has_sequence = request.lease is not None and request.lease.lane is lane
+        while not (has_sequence or lane.region.free) or lane.region.room < cells:
+            if not self._reclaim(ledger, but=request):
+                return False
+        return True
+
+    def _reclaim(self, ledger: LaneLedger, but: Request | None = None) -> bool:
+        """Take the cells of a lane's least urgent paused request, but not those of `but`; False when none is paused."""
+        victim = self._policy.first_to_yield(one for one in self._roster.paused_on(ledger) if one is not but)
+        if victim is None:
+            return False
+        assert victim.lease is not None
+        how = self._costs.choose(victim.lease.cells, ledger.model.token_seconds, can_pause=False)
+        self._parked(victim, how)
+        if how is Parking.SWAP:
+            self._roster.park(victim, how)
+        else:
+            self._roster.forget(victim)
+        return True
+
+    def _park(self, victim: Request, *, can_pause: bool) -> None:
+        ledger = self._roster.ledger(victim)
+        how = self._costs.choose(victim.length, ledger.model.token_seconds, can_pause=can_pause)
+        self._parked(victim, how)
+        self._roster.park(victim, how)
+
+    @staticmethod
+    def _within_reach(ledger: LaneLedger, victims: list[Request]) -> int:
+        """Return how many cells a lane could give if all of `victims` lost theirs."""
+        return ledger.lane.region.room + sum(one.lease.cells for one in victims if one.lease is not None)
+
+    @staticmethod
+    def _cells_for(request: Request, lane: PoolLane) -> int:
+        """Return how many cells a request needs on a lane beyond those that it holds there."""
+        if request.lease is not None and request.lease.lane is lane:
+            return request.next_cells - request.lease.cells
+        return request.next_cells
+
+    def _loss(self, request: Request) -> float:
+        ledger = self._roster.ledger(request)
+        can_pause = ledger.lane.region.free > 0
+        return self._costs.loss(request.length, ledger.model.token_seconds, can_pause=can_pause)
+
+
+def _can_be_parked(request: Request) -> bool:
+    return request.state is RequestState.RUNNING
