@@ -8,6 +8,7 @@ or to be as near to it as the numbers are certain.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,7 +149,8 @@ class Judge:
         verdict = Verdict()
         for number, (text, seed) in enumerate(zip(texts, seeds, strict=True)):
             for index, (logits, token) in enumerate(zip(self._alone(text), text.output, strict=True)):
-                distance = self._distance(logits, token, uniform(seed, 0, index))
+                before = (*text.prompt, *text.output[:index])
+                distance = self._distance(penalized(logits, before, self._sampling), token, uniform(seed, 0, index))
                 verdict.add(f"text {number}, token {index}", distance, tolerance)
         return verdict
 
@@ -178,6 +180,19 @@ class Judge:
         allowed = logits.copy()
         allowed[self._forbidden] = -np.inf
         return allowed
+
+
+def penalized(logits: Logits, before: Tokens, sampling: SamplingParameters) -> Logits:
+    """Return the logits after the penalties for what came before, as llama.cpp's samplers apply them."""
+    if not sampling.penalizes:
+        return logits
+    last = before if sampling.repeat_last_n < 0 else before[len(before) - min(sampling.repeat_last_n, len(before)) :]
+    changed = logits.copy()
+    for token, count in Counter(last).items():
+        logit = changed[token]
+        logit = logit * sampling.repeat_penalty if logit <= 0 else logit / sampling.repeat_penalty
+        changed[token] = logit - count * sampling.frequency_penalty - sampling.presence_penalty
+    return changed
 
 
 def cumulative(logits: Logits, sampling: SamplingParameters) -> npt.NDArray[np.float64]:
