@@ -64,7 +64,7 @@ class SchedulerConfig(Section):
     again; auto takes what costs least."""
     max_parks: Integer = Field(default=3, ge=0)
     """How often in a row a request may have to give way to more urgent ones; 0 lets nobody be displaced."""
-    abort_after: Seconds | None = Field(default=0.03)
+    abort_after: Seconds | None = Field(default=0.015)
     """A step on the CPU is broken off for a more urgent request that would wait longer than so many seconds for its
     end; null never does that."""
     drain_timeout: Number = Field(default=30.0, ge=0)

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from statistics import fmean
 
 from llamalane.ids import LEAST_URGENT, MOST_URGENT, Level, RequestId
 from llamalane.scheduler.priority import LEVELS
@@ -77,7 +78,7 @@ class WaitPredictor:
             if finished:
                 self._services.add(level, now - since)
 
-    def retry_after(self, now: float, slots: float = 1.0) -> float:
+    def retry_after(self, now: float, slots: int = 1) -> float:
         """Return in how many seconds someone who is turned away now should come back.
 
         `slots` is how many slots of the queue have to come free for the request. Every call counts on one more who
@@ -144,7 +145,7 @@ class _Forecast:
     `interval` is the mean time between two releases.
     """
 
-    FUTURES = 64
+    FUTURES = 32
     """About so many are laid out, for all places together; each place has its share, and two at least."""
     STEPS = (0.6180339887, 0.7548776662, 0.5698402910, 0.8191725134)
     """One for each release of a future. Multiples of each, modulo 1, lie evenly between 0 and 1, and do so together
@@ -158,6 +159,7 @@ class _Forecast:
         self._running = list(running)
         self._places = max(len(self._running), 1)
         self._futures = max(self.FUTURES // self._places, 2)
+        self._guess = max(FIRST_GUESS, fmean([start - since for _, since in self._running] or [0.0]))
         self._service = self._mean_service()
         self.interval = self._service / self._places
         self._times: list[float] = []
@@ -165,21 +167,27 @@ class _Forecast:
         self._latest: list[float] = []
         self._count()
 
-    def likely(self, releases: float, now: float) -> float:
+    def likely(self, releases: int, now: float) -> float:
         """Return in how many seconds there have been so many releases, with even odds."""
         return self._seconds(self._likely, releases, now)
 
-    def latest(self, releases: float, now: float) -> float:
+    def latest(self, releases: int, now: float) -> float:
         """Return in how many seconds there have been so many releases, in four cases of five."""
         return self._seconds(self._latest, releases, now)
 
-    def _seconds(self, counts: list[float], releases: float, now: float) -> float:
+    def _seconds(self, counts: list[float], releases: int, now: float) -> float:
         if not counts:
             return FIRST_GUESS
-        # A future ends after some releases. Far away they come evenly: as many as there are places in a mean service.
-        rounds = max(math.ceil(releases / self._places) - len(self.STEPS) // 2, 0)
-        index = min(bisect_left(counts, releases - rounds * self._places), len(counts) - 1)
-        return self._times[index] + rounds * self._service - now
+        # Futures end after some releases of each place. From the second on, they are repeated every mean service.
+        rounds = max(math.ceil(releases / self._places) - 2, 0)
+        seconds = self._times[self._index(counts, releases - rounds * self._places)] - now
+        if rounds:
+            first, last = (self._index(counts, count) for count in (self._places + 1, 2 * self._places))
+            seconds += rounds * max(self._service, self._times[last] - self._times[first])
+        return seconds
+
+    def _index(self, counts: list[float], releases: int) -> int:
+        return min(bisect_left(counts, releases), len(counts) - 1)
 
     def _count(self) -> None:
         """Go through the releases in all futures, and note how many can be counted on by each of them."""
@@ -212,16 +220,15 @@ class _Forecast:
         window = self._services.window(level)
         number = place * self._futures + future + 0.5
         share = (future + (place + 0.5) * self.STEPS[0] % 1) / self._futures
-        time = since + likely_duration(window, self.start - since, share, FIRST_GUESS)
+        time = since + likely_duration(window, self.start - since, share, self._guess)
         yield time
         for step in self.STEPS[1:]:
-            time += likely_duration(window, 0.0, number * step % 1, FIRST_GUESS)
+            time += likely_duration(window, 0.0, number * step % 1, self._guess)
             yield time
 
     def _mean_service(self) -> float:
         windows = [self._services.window(level) for level, _ in self._running]
-        means = [FIRST_GUESS if window is None else window.mean for window in windows]
-        return sum(means) / len(means) if means else FIRST_GUESS
+        return fmean([self._guess if window is None else window.mean for window in windows] or [self._guess])
 
 
 _WEIGHT = 0.1

@@ -158,6 +158,8 @@ class Lane:
     def _run(self, context: StepContext) -> None:
         """Carry out plans and steps until the mailbox is closed."""
         while not self._mailbox.closed:
+            if not self._rows:  # it sleeps: that is not idleness
+                self._step_end = None
             plan = self._mailbox.take(wait=not self._rows.ready)
             edited = Edited()
             if plan is not None and plan.epoch == self._epoch:
@@ -167,8 +169,6 @@ class Lane:
                     self._say(self._report(Work(), edited))
             if self._rows.ready:
                 self._say(self._compute(context, edited))
-            else:
-                self._step_end = None
 
     def _compute(self, context: StepContext, edited: Edited) -> StepReport:
         work = self._rows.fill(self._batch)
@@ -182,8 +182,7 @@ class Lane:
                 return self._roll_back(context, work, edited)
             decoded = time.monotonic()
             logits = context.logits(self._batch)
-            for row, count in work.computed:
-                row.computed += count
+            self._rows.advance(work)
             outputs = tuple(self._choose(row, logits[i]) for i, row in enumerate(work.outputs))
         idle = begin - self._step_end if self._step_end is not None else 0.0
         self._step_end = time.monotonic()
@@ -196,8 +195,6 @@ class Lane:
         for row in work.rows:
             if not context.remove(row.join.sequence, row.computed):
                 raise ContextError("an abandoned step cannot be undone: the model cannot drop the end of a sequence")
-            if row.join.request in work.started:
-                row.started = False
         self._step += 1
         self._step_end = time.monotonic()
         return self._report(Work(), edited, abandoned=True)

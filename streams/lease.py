@@ -170,11 +170,13 @@ class Lease:
 
     def settle(self, cells: int) -> None:
         """Give back what is reserved of a paused lease beyond the `cells` that it fills."""
+        self._check_paused()
         self.lane.region.settle(self.sequence, cells)
         self.cells = self.cached = cells
 
     def resume_nowait(self, cells: int) -> bool:
         """Take a permit again, and `cells` cells in all; False when there is no place or too few cells."""
+        self._check_paused()
         if not self.lane.free:
             return False
         evicted = self.lane.region.resume(self.sequence, cells)
@@ -216,3 +218,7 @@ class Lease:
     def _check_owned(self) -> None:
         if self._released or self._paused:
             raise PoolError(f"{self!r} was given back or is paused")
+
+    def _check_paused(self) -> None:
+        if self._released or not self._paused:
+            raise PoolError(f"{self!r} was given back or is not paused")

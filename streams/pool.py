@@ -103,16 +103,16 @@ class StreamPool:
     def suspend(self, lane: PoolLane) -> None:
         """Withhold the places of a lane that has lost its context.
 
-        Raises `PoolError` while one of them is leased.
+        Raises `PoolError` while one of them is leased, or a paused lease has cells there.
         """
         if not lane.serving:
             return
         if lane.leased:
             raise PoolError(f"lane {lane.name} cannot be suspended: it has places that are leased")
+        lane.region.wipe()
         for _ in range(lane.region.places):
             self._semaphore.acquire_nowait()
         lane.serving = False
-        lane.region.wipe()
 
     def resume(self, lane: PoolLane) -> None:
         """Lend the places of a suspended lane again."""

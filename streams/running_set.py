@@ -79,13 +79,17 @@ class Edited:
 
 @dataclass(slots=True)
 class Work:
-    """What one step computes: rows whose logits are wanted, in the batch's order, and all rows with their counts."""
+    """What one step computes: rows whose logits are wanted, in the batch's order, and all rows with their counts.
+
+    `started` are requests that have their first part in it, `sitting_out` rows that could decode and have none.
+    """
 
     outputs: list[Row] = field(default_factory=list)
     computed: list[tuple[Row, int]] = field(default_factory=list)
     decode_rows: int = 0
     prefill_tokens: int = 0
     started: list[RequestId] = field(default_factory=list)
+    sitting_out: list[Row] = field(default_factory=list)
 
     @property
     def rows(self) -> Iterator[Row]:
@@ -130,13 +134,17 @@ class RunningSet:
         return edited
 
     def fill(self, batch: Batch) -> Work:
-        """Fill `batch` with the next step: decoding rows, then prompts by urgency within the budget."""
+        """Fill `batch` with the next step: decoding rows, then prompts by urgency within the budget.
+
+        No row changes until the step is computed, and `advance` told of it.
+        """
         ready = [row for row in self._rows.values() if row.ready]
         decoding = [row for row in ready if row.decoding]
         prompts = [row for row in ready if not row.decoding]
-        chosen = [(row, 1) for row in self._take_part(decoding, prompts)]
+        part = set(self._take_part(decoding, prompts))
+        chosen = [(row, 1) for row in decoding if row in part]
         budget = min(max(self.prefill_tokens, 1), batch.capacity - len(chosen))
-        work = Work(decode_rows=len(chosen))
+        work = Work(decode_rows=len(chosen), sitting_out=[row for row in decoding if row not in part])
         for row in sorted(prompts, key=lambda row: row.join.urgency):
             count = min(row.ready, budget)
             if count == 0:
@@ -151,18 +159,28 @@ class RunningSet:
             self._add(batch, work, row, count)
         return work
 
+    @staticmethod
+    def advance(work: Work) -> None:
+        """Note that a step was computed."""
+        for row in work.sitting_out:
+            row.sat_out += 1
+        for row, count in work.computed:
+            row.computed += count
+            row.started = True
+            row.sat_out = 0
+
     def retire(self, row: Row) -> None:
         """Take out a row that has ended; its cells stay until its sequence is given away."""
         del self._rows[row.join.request]
         row.sampler.close()
 
     def clear(self) -> None:
-        """Trim every row."""
+        """Drop every row."""
         for row in list(self._rows.values()):
             self.retire(row)
 
     def _take_part(self, decoding: list[Row], prompts: list[Row]) -> list[Row]:
-        """Return the decoding rows that have a part in the next step, and count the steps that the others sit out.
+        """Return the decoding rows that have a part in the next step.
 
         Rows less urgent than a prompt that is to be computed sit out every second step, so that the prompt's step is
         short and they go on all the same. Of rows less urgent than the plan's share protects, only some have a part.
@@ -171,13 +189,7 @@ class RunningSet:
         part = [row for row in decoding if best is None or row.join.level <= best or row.sat_out]
         if self.share is not None:
             part = self._within_share(part, self.share)
-        if not part and not prompts:
-            part = decoding
-        for row in decoding:
-            row.sat_out += 1
-        for row in part:
-            row.sat_out = 0
-        return part
+        return part if part or prompts else decoding
 
     @staticmethod
     def _within_share(part: list[Row], share: StepShare) -> list[Row]:
@@ -196,7 +208,6 @@ class RunningSet:
         if output:
             work.outputs.append(row)
         if not row.started:
-            row.started = True
             work.started.append(row.join.request)
 
     def _carry_out(self, edit: Edit, cells: Cells, edited: Edited) -> None:
@@ -221,7 +232,6 @@ class RunningSet:
         if join.saved is None:
             computed = _trim(cells, join.sequence, join.cached)
         else:
-            cells.remove(join.sequence)
             computed = join.saved.length if cells.restore(join.sequence, join.saved.data) else 0
         self._rows[join.request] = Row(join, self._make_sampler(join), list(join.tokens), computed, join.cells)
 

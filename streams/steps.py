@@ -199,7 +199,7 @@ class StepReport:
         step: the step's number; unchanged when nothing was computed.
         version: the newest plan that the lane has taken; its edits are acknowledged.
         left: requests that left by a plan's edit, whether or not the lane knew them.
-        parked: requests that were taken off by a plan's edit, if the lane knew them.
+        parked: requests that were taken off by a plan's edit, or whose cells were, whether or not the lane knew them.
         started: requests that had their first rows in this step.
         outputs: what each row gained.
         decode_rows: rows that computed one generated token.

@@ -7,6 +7,8 @@ checked here first and raised as `ContextError`. A context belongs to one thread
 from __future__ import annotations
 
 import ctypes
+import struct
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +29,7 @@ MAX_SEQUENCES = 256
 """llama.cpp's bound on sequences in one context (LLAMA_MAX_SEQ)."""
 ABANDONED = 2
 """What `llama_decode` returns after an abort callback has said yes."""
+_CHECKSUM = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,7 @@ class Context:
 
     def __init__(self, model: Model, options: ContextOptions) -> None:
         lib = library()
+        self._library = lib
         self._api = api = lib.api
         self.options = options
         self._vocabulary_size = model.vocabulary.size
@@ -132,7 +136,11 @@ class Context:
             raise ContextError(f"a token is outside the vocabulary of {self._vocabulary_size}")
         lengths = self._continued(batch)
         self._outputs = 0
-        code = self._api.llama_decode(self._pointer, batch.struct)
+        # What llama.cpp has to say of an abandoned step is no news.
+        with self._library.collect_warnings() as messages:
+            code = self._api.llama_decode(self._pointer, batch.struct)
+        if code != ABANDONED:
+            self._library.tell(messages)
         if code != 0:
             self._lengths.update((sequence, self.length(sequence)) for sequence in lengths)
             raise StepAbandonedError if code == ABANDONED else DecodeError(code)
@@ -174,23 +182,33 @@ class Context:
         return removed
 
     def save(self, sequence: SequenceId) -> bytearray:
-        """Return a copy of a sequence's cells, which `restore` takes; only contexts of the same options can."""
+        """Return a copy of a sequence's cells, which `restore` takes; only contexts of the same options can.
+
+        A checksum follows it: llama.cpp takes damaged positions as they are, and cannot remove such cells again.
+        """
         self._check_open()
         self._check_sequence(sequence)
         size = int(self._api.llama_state_seq_get_size(self._pointer, sequence))
-        data = bytearray(size)
+        data = bytearray(size + _CHECKSUM.size)
         written = int(self._api.llama_state_seq_get_data(self._pointer, _bytes_of(data), size, sequence))
         if written != size:
             raise ContextError(f"llama.cpp saved {written} of {size} bytes of sequence {sequence}")
+        _CHECKSUM.pack_into(data, size, zlib.crc32(memoryview(data)[:size]))
         return data
 
     def restore(self, sequence: SequenceId, data: bytearray) -> bool:
-        """Put saved cells into an empty sequence; returns whether it holds them now, else it is empty."""
-        self._check_open()
-        self._check_sequence(sequence)
-        read = int(self._api.llama_state_seq_set_data(self._pointer, _bytes_of(data), len(data), sequence))
-        if read == 0:
-            self._api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        """Put saved cells into a sequence, in place of its own; returns whether it holds them now, else it is empty.
+
+        They do not get there when they were damaged, when another kind of context saved them, or for want of room.
+        """
+        self.remove(sequence)
+        size = len(data) - _CHECKSUM.size
+        intact = size > 0 and _CHECKSUM.unpack_from(data, size) == (zlib.crc32(memoryview(data)[:size]),)
+        read = 0
+        if intact:
+            read = int(self._api.llama_state_seq_set_data(self._pointer, _bytes_of(data), size, sequence))
+        if read == 0:  # of a model with two caches, one may have got its part
+            self.remove(sequence)
         self._lengths[sequence] = self.length(sequence)
         return read != 0
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import logging
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -42,21 +43,21 @@ class _Log:
 
     @staticmethod
     def _emit(level: int, message: str, local: dict[str, Any]) -> None:
-        if level >= logging.ERROR and "errors" in local:
-            local["errors"].append(message)
+        if level >= local.get("collected", math.inf):
+            local["messages"].append(message)
         elif message.strip():
             misleading = any(text in message for text in _MISLEADING)
             logger.log(logging.DEBUG if misleading else level, "%s", message)
 
     @contextlib.contextmanager
-    def collect_errors(self) -> Iterator[list[str]]:
-        """Gather the errors of this thread into a list instead of logging them."""
-        errors: list[str] = []
-        self._local.errors = errors
+    def collect(self, level: int) -> Iterator[list[str]]:
+        """Gather what this thread is told at `level` and above into a list instead of logging it."""
+        messages: list[str] = []
+        self._local.collected, self._local.messages = level, messages
         try:
-            yield errors
+            yield messages
         finally:
-            del self._local.errors
+            del self._local.collected, self._local.messages
 
 
 class Library:
@@ -75,7 +76,17 @@ class Library:
 
     def collect_errors(self) -> contextlib.AbstractContextManager[list[str]]:
         """Gather what llama.cpp logs as errors on this thread, to be told in an exception instead."""
-        return self._log.collect_errors()
+        return self._log.collect(logging.ERROR)
+
+    def collect_warnings(self) -> contextlib.AbstractContextManager[list[str]]:
+        """Gather what llama.cpp logs as warnings and errors on this thread."""
+        return self._log.collect(logging.WARNING)
+
+    @staticmethod
+    def tell(messages: list[str]) -> None:
+        """Log what was collected."""
+        for message in messages:
+            logger.warning("%s", message)
 
     @property
     def supports_gpu_offload(self) -> bool:
