@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import anyio
@@ -18,6 +19,7 @@ from llamalane.api.priority import PRIORITY_HEADER, choose_level
 from llamalane.api.schemas import GenerationBody
 from llamalane.api.sse import DONE, ChunkEncoder, EventWriter, encode_event
 from llamalane.errors import LlamalaneError
+from llamalane.ids import Level
 from llamalane.scheduler import Engine, Result
 
 logger = logging.getLogger("llamalane.api")
@@ -30,7 +32,8 @@ class GenerationAnswer(Response):
     """Submits a request's choices and sends what comes of them.
 
     Submitting belongs to the sending, so that there is no moment at which a request runs and nobody would
-    cancel it.
+    cancel it. A stream's head goes out with its first text, or after `ping_after` seconds: what fails before that is
+    answered with the error's own status, what fails later with an event.
     """
 
     def __init__(
@@ -39,16 +42,18 @@ class GenerationAnswer(Response):
         endpoint: Endpoint[Any],
         body: GenerationBody,
         *,
+        tenant: str,
         priority_header: str | None,
-        ping_interval: float,
+        ping_after: float,
         observe: Note,
     ) -> None:
         super().__init__()
         self._engine = engine
         self._endpoint = endpoint
         self._body = body
+        self._tenant = tenant
         self._priority_header = priority_header
-        self._ping_interval = ping_interval
+        self._ping_after = ping_after
         self._observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,24 +68,36 @@ class GenerationAnswer(Response):
             record.add(result)
 
         headers = {PRIORITY_HEADER: str(level)}
-        async with submit_all(self._engine, self._endpoint, body, level) as order:
-            if body.stream:
-                writer = EventWriter(send)
-                await writer.start(headers)
-                stream = ChoiceStream(order, writer, note)
-                await while_connected(receive, lambda: stream.run(self._ping_interval))
-                await writer.close()
-                record.error = type(stream.error).__name__ if stream.error is not None else None
-            else:
-                answer = await while_connected(receive, lambda: order.collect(note))
-                await JSONResponse(answer, headers=headers)(scope, receive, send)
+        if not body.stream:
+            answer = await while_connected(receive, lambda: self._collect(level, note))
+            await JSONResponse(answer, headers=headers)(scope, receive, send)
+            return
+        writer = EventWriter(send, headers)
+        try:
+            ending = await while_connected(receive, lambda: self._stream(level, note, writer))
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            if not writer.begun:
+                raise
+            record.error = type(error).__name__
+            ending = _error_event(error)
+        await writer.end(ending)
+
+    async def _collect(self, level: Level, note: Note) -> dict[str, Any]:
+        async with self._submit(level) as order:
+            return await order.collect(note)
+
+    async def _stream(self, level: Level, note: Note, writer: EventWriter) -> bytes:
+        async with self._submit(level) as order:
+            return await ChoiceStream(order, writer, note).run(self._ping_after)
+
+    def _submit(self, level: Level) -> AbstractAsyncContextManager[Order]:
+        return submit_all(self._engine, self._endpoint, self._body, level, tenant=self._tenant)
 
 
 class ChoiceStream:
-    """Writes the choices of one order as they come, interleaved.
-
-    An error, kept in `error`, ends all of them with an event.
-    """
+    """Writes the choices of one order as they come, interleaved. An error of one ends all of them."""
 
     def __init__(self, order: Order, writer: EventWriter, note: Note) -> None:
         self._order = order
@@ -88,32 +105,33 @@ class ChoiceStream:
         self._note = note
         self._encoder = ChunkEncoder(order.envelope(chunk=True), usage=order.include_usage)
         self._results: dict[int, Result] = {}
-        self.error: Exception | None = None
+        self._error: Exception | None = None
 
-    async def run(self, ping_interval: float) -> None:
-        """Write all events, and a comment after `ping_interval` seconds without any, 0 for never.
+    async def run(self, ping_after: float) -> bytes:
+        """Write all events, and a comment after `ping_after` seconds without any; returns the last ones, unwritten.
 
-        Raises `ClientDisconnect` when the client is gone.
+        Raises the first error of a choice, or `ClientDisconnect` when the client is gone.
         """
         count = len(self._order.handles)
         async with anyio.create_task_group() as tasks:
-            if ping_interval:
-                tasks.start_soon(self._guard, tasks.cancel_scope, self._writer.ping_when_silent, ping_interval)
+            tasks.start_soon(self._guard, tasks.cancel_scope, self._writer.ping_when_silent, ping_after)
             async with anyio.create_task_group() as others:
                 for index in range(1, count):
                     others.start_soon(self._guard, tasks.cancel_scope, self._follow, index)
                 # The first choice needs no task of its own; mostly it is the only one.
                 await self._guard(tasks.cancel_scope, self._follow, 0)
+            await self._writer.stop()
             tasks.cancel_scope.cancel()
-        if isinstance(self.error, ClientDisconnect):
-            raise self.error
-        await self._writer.write(self._ending())
+        if self._error is not None:
+            raise self._error
+        return self._ending()
 
     async def _guard(self, scope: anyio.CancelScope, work: Callable[[Any], Awaitable[None]], argument: float) -> None:
         try:
             await work(argument)
         except Exception as error:
-            self.error = self.error or error
+            self._error = self._error or error
+            await self._writer.stop()
             scope.cancel()
 
     async def _follow(self, index: int) -> None:
@@ -140,15 +158,17 @@ class ChoiceStream:
         await write(opening + encoder.chunk(last, **more))
 
     def _ending(self) -> bytes:
-        if self.error is not None:
-            if not isinstance(self.error, LlamalaneError):
-                logger.error("a stream failed", exc_info=self.error)
-            return encode_event(answer_for(self.error).body)
         if not self._order.include_usage:
             return DONE
         results = [self._results[index] for index in sorted(self._results)]
         usage = self._encoder.chunk(usage=self._order.usage(results), **self._order.summary(results))
         return usage + DONE
+
+
+def _error_event(error: Exception) -> bytes:
+    if not isinstance(error, LlamalaneError):
+        logger.error("a stream failed", exc_info=error)
+    return encode_event(answer_for(error).body)
 
 
 async def while_connected(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:

@@ -8,12 +8,12 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from llamalane.api.bodies import read_body
 from llamalane.api.chat import Chat
 from llamalane.api.choices import Endpoint, submit_all
 from llamalane.api.completions import Completions
 from llamalane.api.errors import answer_for
 from llamalane.api.priority import choose_level
-from llamalane.api.schemas import parse_body
 from llamalane.errors import InvalidRequestError, LlamalaneError
 from llamalane.scheduler import Engine, Result
 
@@ -31,7 +31,7 @@ async def serve_item(engine: Engine, method: str, url: str, body: Mapping[str, A
             raise HTTPException(404, f"no such endpoint: {method} {url}")
         if method != "POST":
             raise HTTPException(405, f"the endpoint does not have this method: {method} {url}")
-        request = parse_body(endpoint.body_type, json.dumps(body).encode())
+        request = await read_body(engine, endpoint.body_type, json.dumps(body).encode())
         if request.stream:
             raise InvalidRequestError("stream is not possible in a batch", param="stream")
         level = choose_level(engine.levels, request.priority, None, request.service_tier)

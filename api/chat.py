@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from llamalane.api.choices import Endpoint, Submit
+from llamalane.api.choices import Endpoint, PromptInput
 from llamalane.api.schemas import GenerationBody
 from llamalane.errors import InvalidRequestError
 from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
@@ -105,14 +105,14 @@ class Chat(Endpoint[ChatBody]):
     object_name = "chat.completion"
     chunk_object_name = "chat.completion.chunk"
 
-    def prompts(self, engine: Engine, body: ChatBody) -> Sequence[Submit]:
-        """Return what submits the messages."""
+    def prompts(self, engine: Engine, body: ChatBody) -> Sequence[PromptInput]:
+        """Return the one prompt that the messages make."""
         messages: list[Mapping[str, Any]] = [message.for_template() for message in body.messages]
 
         async def submit(options: SubmitOptions) -> RequestHandle:
             return await engine.submit_chat(messages, **options)
 
-        return [submit]
+        return [PromptInput(submit)]
 
     def choice(self, index: int, result: Result) -> dict[str, Any]:
         """Return a finished choice."""

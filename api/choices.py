@@ -6,18 +6,28 @@ import contextlib
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic
 
+from llamalane.api.bodies import BodyT
+from llamalane.api.footprint import Footprint
 from llamalane.api.priority import tier_of
-from llamalane.api.schemas import BodyT, GenerationBody
-from llamalane.errors import InvalidRequestError, RequestError
+from llamalane.api.schemas import GenerationBody
+from llamalane.errors import QueueFullError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
 
 Submit = Callable[[SubmitOptions], Awaitable[RequestHandle]]
 """Submits one prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInput:
+    """One prompt of a request: what submits it, and how many tokens it has at least."""
+
+    submit: Submit
+    least_tokens: int = 1
 
 
 class Endpoint(ABC, Generic[BodyT]):
@@ -30,8 +40,8 @@ class Endpoint(ABC, Generic[BodyT]):
     chunk_object_name: str
 
     @abstractmethod
-    def prompts(self, engine: Engine, body: BodyT) -> Sequence[Submit]:
-        """Return what submits each prompt of `body`."""
+    def prompts(self, engine: Engine, body: BodyT) -> Sequence[PromptInput]:
+        """Return the prompts of `body`."""
 
     @abstractmethod
     def choice(self, index: int, result: Result) -> dict[str, Any]:
@@ -119,24 +129,22 @@ class Order:
 
 
 @contextlib.asynccontextmanager
-async def submit_all(engine: Engine, endpoint: Endpoint[BodyT], body: BodyT, level: Level) -> AsyncIterator[Order]:
+async def submit_all(
+    engine: Engine, endpoint: Endpoint[BodyT], body: BodyT, level: Level, *, tenant: str = ""
+) -> AsyncIterator[Order]:
     """Submit all choices that `body` asks for, or none; leaving the block cancels those that have not ended.
 
     Raises what `Engine.submit` raises, with `param` as the client called it.
     """
+    order_id = f"{endpoint.id_prefix}-{secrets.token_hex(12)}"
     with contextlib.ExitStack() as stack:
-        with _client_names(body):
+        with body.client_names():
             if body.model is not None:
                 engine.check_model(body.model)
-            order_id = f"{endpoint.id_prefix}-{secrets.token_hex(12)}"
-            handles: list[RequestHandle] = []
-            for submit, options in _choices(engine, endpoint, body, level):
-                if handles:  # one seed for all: sent back, it gives the same choices again
-                    options["sampling"] = replace(options["sampling"], seed=handles[0].seed)
-                options["request_id"] = RequestId(f"{order_id}/{len(handles)}")
-                handle = await submit(options)
-                stack.callback(handle.cancel)
-                handles.append(handle)
+            options = SubmitOptions(sampling=body.sampling, priority=level, tenant=tenant, deadline=body.deadline)
+            if body.supersede is not None:
+                options["supersede"] = body.supersede
+            handles = await _submit(engine, endpoint.prompts(engine, body), body, options, order_id, stack)
         yield Order(
             endpoint=endpoint,
             id=order_id,
@@ -150,30 +158,31 @@ async def submit_all(engine: Engine, endpoint: Endpoint[BodyT], body: BodyT, lev
         )
 
 
-def _choices(
-    engine: Engine, endpoint: Endpoint[BodyT], body: BodyT, level: Level
-) -> Iterator[tuple[Submit, SubmitOptions]]:
-    sampling = body.sampling()
-    prompts = endpoint.prompts(engine, body)
-    most = engine.config.scheduler.queue.max_requests
-    if len(prompts) * body.choices > most:
-        raise InvalidRequestError(
-            f"{len(prompts)} prompts × {body.choices} choices can never be queued: at most {most} can",
-            param="n" if body.choices > 1 else "prompt",
-        )
-    for submit in prompts:
+async def _submit(
+    engine: Engine,
+    prompts: Sequence[PromptInput],
+    body: GenerationBody,
+    options: SubmitOptions,
+    order_id: str,
+    stack: contextlib.ExitStack,
+) -> list[RequestHandle]:
+    """Submit every choice of every prompt; leaving `stack` cancels them."""
+    footprint = Footprint(engine, body, [prompt.least_tokens for prompt in prompts])
+    handles: list[RequestHandle] = []
+    for number, prompt in enumerate(prompts):
         for choice in range(body.choices):
-            options = SubmitOptions(sampling=sampling, priority=level, deadline=body.deadline, choice=choice)
-            yield submit, options
-
-
-@contextlib.contextmanager
-def _client_names(body: GenerationBody) -> Iterator[None]:
-    try:
-        yield
-    except RequestError as error:
-        error.param = body.client_name(error.param)
-        raise
+            options["choice"] = choice
+            options["request_id"] = RequestId(f"{order_id}/{len(handles)}")
+            try:
+                handle = await prompt.submit(options)
+            except QueueFullError as error:
+                footprint.check_refusal(error, handles)
+                raise
+            stack.callback(handle.cancel)
+            handles.append(handle)
+            if choice == 0:
+                footprint.found(number, handle.prompt_tokens)
+    return handles
 
 
 def _milliseconds(seconds: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llamalane.api.choices import Endpoint, Submit
+from llamalane.api.choices import Endpoint, PromptInput
 from llamalane.api.schemas import CompletionBody, Prompt
 from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
 
@@ -19,9 +19,9 @@ class Completions(Endpoint[CompletionBody]):
     object_name = "text_completion"
     chunk_object_name = "text_completion"
 
-    def prompts(self, engine: Engine, body: CompletionBody) -> Sequence[Submit]:
-        """Return what submits each prompt."""
-        return [_submitter(engine, prompt) for prompt in body.prompt]
+    def prompts(self, engine: Engine, body: CompletionBody) -> Sequence[PromptInput]:
+        """Return the prompts, of which those in tokens have a known length."""
+        return [_input(engine, prompt) for prompt in body.prompt]
 
     def choice(self, index: int, result: Result) -> dict[str, Any]:
         """Return a finished choice."""
@@ -39,11 +39,11 @@ class Completions(Endpoint[CompletionBody]):
         return _choice(index, "", finish)
 
 
-def _submitter(engine: Engine, prompt: Prompt) -> Submit:
+def _input(engine: Engine, prompt: Prompt) -> PromptInput:
     async def submit(options: SubmitOptions) -> RequestHandle:
         return await engine.submit(prompt, **options)
 
-    return submit
+    return PromptInput(submit, 1 if isinstance(prompt, str) else len(prompt))
 
 
 def _choice(index: int, text: str, finish: FinishReason) -> dict[str, Any]:

@@ -19,10 +19,14 @@ class ApiConfig(Section):
     api_key: SecretStr | None = Field(default=None, min_length=1)
     """The key that clients must send, best taken from the environment: "${env:LLAMALANE_API_KEY}". With null,
     whoever reaches the port is served."""
-    ping_interval: Number = Field(default=15.0, ge=0)
-    """After so many seconds without output, a comment keeps a stream's connection open; 0 sends none."""
+    ping_after: Number = Field(default=15.0, gt=0)
+    """After so many seconds without output, a comment keeps a stream's connection open. A request that fails while
+    it waits for its first output is answered with an HTTP error only until then."""
     max_body_bytes: Integer = Field(default=16 * 1024 * 1024, ge=1024)
     """The largest body of a request in bytes; a larger one is refused."""
+    tenant_from_user: bool = Field(default=False)
+    """Whether the field `user` of a request says which tenant it belongs to. Clients can say there what they like, so
+    it serves those that can be trusted, such as an application that asks for its own users."""
 
 
 class ServerConfig(EngineConfig):

@@ -23,6 +23,9 @@ from llamalane.errors import (
     QueueFullError,
     RequestError,
     RequestFailedError,
+    RequestShedError,
+    SupersededError,
+    TenantLimitError,
     UnavailableError,
     UnknownModelError,
 )
@@ -46,10 +49,13 @@ KINDS: Mapping[type[Exception], Kind] = {
     UnknownModelError: Kind(404, "invalid_request_error", "model_not_found"),
     UnavailableError: Kind(503, "service_unavailable_error"),
     QueueFullError: Kind(429, "rate_limit_error", "queue_full"),
+    TenantLimitError: Kind(429, "rate_limit_error", "tenant_limit"),
+    RequestShedError: Kind(429, "rate_limit_error", "shed"),
     DeadlineExceededError: Kind(504, "timeout_error", "deadline_exceeded"),
     EngineClosedError: Kind(503, "service_unavailable_error", "engine_unavailable"),
     LaneDownError: Kind(503, "service_unavailable_error", "lane_down"),
     RequestFailedError: Kind(500, "server_error", "request_failed"),
+    SupersededError: Kind(409, "conflict_error", "superseded"),
     ModelLoadError: Kind(503, "service_unavailable_error", "model_load_failed"),
     LlamalaneError: Kind(500, "server_error"),
     Exception: Kind(500, "server_error", "internal_error"),
@@ -84,10 +90,22 @@ def answer_for(error: Exception) -> ErrorAnswer:
         return _answer(kind, error.detail, headers=error.headers or {})
     kind = next(KINDS[base] for base in type(error).__mro__ if base in KINDS)
     message = str(error) if isinstance(error, LlamalaneError) else "the server failed; its log says more"
-    headers: dict[str, str] = {}
-    if isinstance(error, QueueFullError):
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
-    return _answer(kind, message, param=getattr(error, "param", None), headers=headers)
+    return _answer(kind, message, param=getattr(error, "param", None), headers=_retry_headers(error))
+
+
+def _retry_headers(error: Exception) -> Mapping[str, str]:
+    if isinstance(error, UnavailableError) and error.retry_after is not None:
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    if isinstance(error, SupersededError):
+        # OpenAI's clients send again what got 409, and would replace the newer request in their turn.
+        return {"x-should-retry": "false"}
+    return {}
+
+
+def request_not_found(name: str) -> ErrorAnswer:
+    """Return the answer to a question about a request that is not there, or no longer."""
+    kind = Kind(404, "invalid_request_error", "request_not_found")
+    return _answer(kind, f"no request {name[:200]!r} waits or runs")
 
 
 async def handle_error(request: Request, error: Exception) -> JSONResponse:

@@ -10,9 +10,10 @@ from starlette.responses import JSONResponse
 
 from llamalane.api.answers import GenerationAnswer
 from llamalane.api.batch import ENDPOINTS
+from llamalane.api.bodies import read_body
 from llamalane.api.choices import Endpoint
+from llamalane.api.explain import add_queue_routes
 from llamalane.api.priority import PRIORITY_HEADER
-from llamalane.api.schemas import parse_body
 from llamalane.api.service import Service
 from llamalane.errors import LaneDownError
 from llamalane.scheduler import Engine
@@ -32,6 +33,7 @@ def make_router(service: Service) -> APIRouter:
             openapi_extra=_request_body(endpoint),
         )
     _add_model_routes(router, service)
+    add_queue_routes(router, service)
     _add_health_routes(router, service)
     return router
 
@@ -39,12 +41,14 @@ def make_router(service: Service) -> APIRouter:
 def _generation(service: Service, endpoint: Endpoint[Any]) -> Callable[[Request], Awaitable[Response]]:
     async def generate(request: Request) -> Response:
         engine = service.ready_engine()
+        body = await read_body(engine, endpoint.body_type, await request.body())
         return GenerationAnswer(
             engine,
             endpoint,
-            parse_body(endpoint.body_type, await request.body()),
+            body,
+            tenant=(body.user or "") if service.api.tenant_from_user else "",
             priority_header=request.headers.get(PRIORITY_HEADER),
-            ping_interval=service.api.ping_interval,
+            ping_after=service.api.ping_after,
             observe=service.metrics.observe,
         )
 
@@ -92,6 +96,8 @@ def _describe(engine: Engine, created: int) -> dict[str, Any]:
 def _add_health_routes(router: APIRouter, service: Service) -> None:
     @router.get("/health")
     @router.get("/v1/health")
+    @router.head("/health", include_in_schema=False)
+    @router.head("/v1/health", include_in_schema=False)
     async def health() -> JSONResponse:
         """Tell whether requests can be served, and which lanes are out."""
         lanes = service.ready_engine().stats().lanes

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
-from llamalane.errors import InvalidRequestError
+from llamalane.errors import InvalidRequestError, RequestError
 from llamalane.scheduler import SamplingParameters
 
 MAX_CHOICES = 128
+MAX_BIASES = 50_000
+MAX_SUPERSEDE_LENGTH = 128
+MAX_USER_LENGTH = 512
+SMALLEST_DIVISOR = 1e-30
+"""Logits are 32-bit floats: divided by much less, they are no longer finite."""
 
 # Fields that change the output in ways that are not supported, each with the values that change nothing; null
 # never does.
@@ -38,9 +47,10 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 _HARMLESS = frozenset(
     {
         *("metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention"),
-        *("safety_identifier", "store", "user"),
+        *("safety_identifier", "store"),
     }
 )
+_TOKEN = re.compile("0|[1-9][0-9]{0,8}")
 _SAMPLING = (
     *("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty"),
     *("frequency_penalty", "seed", "ignore_eos"),
@@ -80,6 +90,15 @@ def _all(kind: type, values: list[Any]) -> bool:
     return set(map(type, values)) <= {kind}  # a bool is no int here; and quick, for millions of tokens
 
 
+def _divisor(value: float) -> float:
+    if 0 < value < SMALLEST_DIVISOR:
+        raise PydanticCustomError("divisor", "the least value above 0 is {least}", {"least": SMALLEST_DIVISOR})
+    return value
+
+
+Divisor = Annotated[float, AfterValidator(_divisor)]
+
+
 class StreamOptions(BaseModel):
     """What a stream tells beside the text."""
 
@@ -92,8 +111,9 @@ class StreamOptions(BaseModel):
 class GenerationBody(BaseModel):
     """What both endpoints take. A field that is null is unset; types are strict, so `"5"` is no number.
 
-    Beside OpenAI's fields there are those of llama.cpp's sampling, `priority`, and `deadline`, the seconds from
-    arrival after which the request is dropped. `model` may be left out: one model is served.
+    Beside OpenAI's fields there are those of llama.cpp's sampling, `priority`, `deadline`, the seconds from arrival
+    after which the request is dropped, and `supersede`, a key: a request ends the older one that has the same key.
+    `model` may be left out: one model is served.
     """
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
@@ -105,20 +125,22 @@ class GenerationBody(BaseModel):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stop: Annotated[list[str] | None, BeforeValidator(_stops)] = None
-    temperature: float | None = None
+    temperature: Divisor | None = None
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-    repeat_penalty: float | None = None
+    repeat_penalty: Divisor | None = None
     repeat_last_n: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES)] | None = None
     ignore_eos: bool | None = None
     priority: Any = None
     service_tier: str | None = None
     deadline: Annotated[float, Field(gt=0)] | None = None
+    supersede: Annotated[str, Field(min_length=1, max_length=MAX_SUPERSEDE_LENGTH)] | None = None
+    user: Annotated[str, Field(max_length=MAX_USER_LENGTH)] | None = None
 
     @property
     def choices(self) -> int:
@@ -131,7 +153,7 @@ class GenerationBody(BaseModel):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def check(self) -> None:
-        """Raise `InvalidRequestError` for what types do not tell: fields that are unknown, or not supported."""
+        """Raise `InvalidRequestError` for fields that are unknown, not supported, or out of range."""
         check_extra_fields(self.model_extra or {})
         if self.stream_options is not None and not self.stream:
             raise InvalidRequestError("stream_options is only allowed when stream is true", param="stream_options")
@@ -143,16 +165,29 @@ class GenerationBody(BaseModel):
             raise InvalidRequestError(
                 "max_tokens and max_completion_tokens mean the same; set one of them", param="max_tokens"
             )
+        with self.client_names():
+            _ = self.sampling
 
+    @functools.cached_property
     def sampling(self) -> SamplingParameters:
-        """Return how tokens are to be chosen; raises `InvalidRequestError` for a value out of its range."""
+        """How tokens are to be chosen. All choices have one seed: sent back, it gives the same choices again."""
         given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+        given.setdefault("seed", secrets.randbits(32))
         return SamplingParameters(
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
             stop=tuple(self.stop or ()),
             logit_bias=_token_biases(self.logit_bias or {}),
             **given,
         )
+
+    @contextlib.contextmanager
+    def client_names(self) -> Iterator[None]:
+        """Let errors of the block name the field at fault as the client did."""
+        try:
+            yield
+        except RequestError as error:
+            error.param = self.client_name(error.param)
+            raise
 
     def client_name(self, param: str | None) -> str | None:
         """Return what the client called the engine's parameter `param`."""
@@ -169,19 +204,6 @@ class CompletionBody(GenerationBody):
         PlainValidator(_prompts),
         WithJsonSchema({"description": "a text, a list of texts, token ids, or a list of lists of them"}),
     ]
-
-
-BodyT = TypeVar("BodyT", bound=GenerationBody)
-
-
-def parse_body(kind: type[BodyT], data: bytes) -> BodyT:
-    """Return the body that `data` (JSON) holds; raises `InvalidRequestError`, with the field at fault."""
-    try:
-        body = kind.model_validate_json(data)
-    except ValidationError as error:
-        raise _explain(error.errors(include_url=False, include_input=False)[0]) from None
-    body.check()
-    return body
 
 
 def check_extra_fields(fields: Mapping[str, Any], where: str = "") -> None:
@@ -203,19 +225,6 @@ def _but(harmless: tuple[object, ...]) -> str:
 
 def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
     for token in biases:
-        if not (token.isascii() and token.isdigit() and len(token) < 10):
+        if not _TOKEN.fullmatch(token):
             raise InvalidRequestError(f"logit_bias keys must be token ids; got {token[:100]!r}", param="logit_bias")
     return {int(token): bias for token, bias in biases.items()}
-
-
-def _explain(error: ErrorDetails) -> InvalidRequestError:
-    if error["type"] == "json_invalid":
-        reason = error.get("ctx", {}).get("error", error["msg"])
-        return InvalidRequestError(f"the body is not valid JSON: {reason}")
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])[1:]
-    if not param:
-        return InvalidRequestError("the body must be a JSON object")
-    if error["type"] == "missing":
-        return InvalidRequestError(f"{param} is missing", param=param)
-    message = error["msg"]
-    return InvalidRequestError(f"{param} is not valid: {message[:1].lower()}{message[1:]}", param=param)

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
 DONE = b"data: [DONE]\n\n"
-PING = b": ping\n\n"
+PING = b": waiting\n\n"
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -63,29 +63,25 @@ class ChunkEncoder:
 class EventWriter:
     """Writes the events of one response; several tasks may write, one event follows the other.
 
-    Raises `ClientDisconnect` when the server says that nobody listens any more.
+    The response's head goes out with the first event: until then, `begun` is false, and the answer can still be
+    another one. Raises `ClientDisconnect` when the server says that nobody listens any more.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
+        self.begun = False
         self._send = send
+        self._headers = [*HEADERS, *((name.lower().encode(), value.encode()) for name, value in headers.items())]
         self._busy = False
         self._free: anyio.Event | None = None
         self._last_write = time.monotonic()
 
-    async def start(self, headers: Mapping[str, str]) -> None:
-        """Send the response's head."""
-        more = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await self._say({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *more]})
-
     async def write(self, events: bytes) -> None:
         """Send whole events."""
-        while self._busy:  # seldom: a lock would cost more than all the rest of a write
-            if self._free is None:
-                self._free = anyio.Event()
-            await self._free.wait()
+        if self._busy:  # seldom: a lock would cost more than all the rest of a write
+            await self._turn()
         self._busy = True
         try:
-            await self._say({"type": "http.response.body", "body": events, "more_body": True})
+            await self._say(events, more=True)
         finally:
             self._busy = False
             if self._free is not None:
@@ -93,9 +89,15 @@ class EventWriter:
                 self._free = None
         self._last_write = time.monotonic()
 
-    async def close(self) -> None:
-        """End the response."""
-        await self._say({"type": "http.response.body", "body": b"", "more_body": False})
+    async def stop(self) -> None:
+        """Wait for a write under way; whoever writes later waits until cancelled, which cuts no event off."""
+        if self._busy:
+            await self._turn()
+        self._busy = True
+
+    async def end(self, events: bytes) -> None:
+        """Send the last events and end the response, after all other writing."""
+        await self._say(events, more=False)
 
     async def ping_when_silent(self, interval: float) -> None:
         """Send a comment whenever nothing was written for `interval` seconds, so that no proxy gives up."""
@@ -106,9 +108,18 @@ class EventWriter:
             else:
                 await anyio.sleep(interval - silence)
 
-    async def _say(self, message: dict[str, Any]) -> None:
+    async def _turn(self) -> None:
+        while self._busy:
+            if self._free is None:
+                self._free = anyio.Event()
+            await self._free.wait()
+
+    async def _say(self, events: bytes, *, more: bool) -> None:
         try:
-            await self._send(message)
+            if not self.begun:
+                self.begun = True
+                await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            await self._send({"type": "http.response.body", "body": events, "more_body": more})
         except OSError as error:
             raise ClientDisconnect from error
 

@@ -12,7 +12,7 @@ from llamalane.bench.summary import Distribution
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.priority import LEVELS, Aging
-from llamalane.scheduler.queue import WaitingQueue
+from llamalane.scheduler.queue import QueueBounds, WaitingQueue
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 TENANTS = (1, 10_000)
@@ -129,14 +129,14 @@ class _Workbench:
     """A queue, and requests that arrive in it one by one. Each operation returns the seconds that it took."""
 
     def __init__(self, tenants: int, seed: int) -> None:
-        self._queue = WaitingQueue[LightRequest](10**9, 10**12, retry_after=lambda: 0.0)
+        self._queue = WaitingQueue[LightRequest](QueueBounds(10**9, 10**12), retry_after=lambda: 0.0)
         self._policy = AdmissionPolicy(share=10, reserve={})
         self._random = random.Random(seed)
         self._arrivals = self._arrive(tenants)
 
     def push(self) -> float:
         request = next(self._arrivals)
-        with self._queue.reserve_nowait() as slot:
+        with self._queue.reserve_nowait(request.level) as slot:
             return _seconds(lambda: slot.fill(request))
 
     def pop(self) -> float:

@@ -129,6 +129,8 @@ class Region:
             raise PoolExhaustedError(f"{cells} KV cells are wanted, and {self.room} can be reserved on this lane")
         holder = max(free, key=lambda holder: (self._continued(holder, tokens, scope), not holder.kept, -holder.freed))
         cached = self._match(holder, tokens, scope)
+        if cached > cells:  # what is reserved must hold them
+            cached = cells if self.can_roll_back else 0
         self._use(holder, _Use.RUNNING, cells)
         holder.kept, holder.scope = (), scope
         return TakenPlace(holder.sequence, cells, cached, self._evict())
@@ -154,7 +156,7 @@ class Region:
     def settle(self, sequence: SequenceId, cells: int) -> None:
         """Note that a paused sequence fills only `cells`."""
         holder = self._holder(sequence, _Use.PAUSED)
-        if cells > holder.cells:
+        if not 0 <= cells <= holder.cells:
             raise PoolError(f"sequence {sequence} cannot fill {cells} cells where {holder.cells} were reserved")
         self._use(holder, _Use.PAUSED, cells)
 

@@ -9,10 +9,12 @@ from llamalane.scheduler.config import (
     QueueConfig,
     SchedulerConfig,
     StreamsConfig,
+    TenantConfig,
 )
 from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.engine import Engine, ModelInfo
 from llamalane.scheduler.events import Event, EventKind, Observer
+from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import RequestHandle
 from llamalane.scheduler.intake import SubmitOptions
 from llamalane.scheduler.priority import PriorityLevels
@@ -31,6 +33,7 @@ __all__ = [
     "EngineStatistics",
     "Event",
     "EventKind",
+    "Explanation",
     "FinishReason",
     "KVConfig",
     "LaneConfig",
@@ -47,6 +50,7 @@ __all__ = [
     "SchedulerConfig",
     "StreamsConfig",
     "SubmitOptions",
+    "TenantConfig",
     "Timings",
     "Usage",
 ]

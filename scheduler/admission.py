@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Generic
 
 from llamalane.ids import Level
+from llamalane.scheduler.level_queue import W
 from llamalane.scheduler.priority import LEVELS
-from llamalane.scheduler.queue import W, WaitingQueue
+from llamalane.scheduler.queue import WaitingQueue
 
 
 @dataclass(frozen=True, slots=True)

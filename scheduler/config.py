@@ -22,7 +22,7 @@ from llamalane.scheduler.config_machine import (
     ModelConfig,
     StreamsConfig,
 )
-from llamalane.scheduler.config_scheduler import QueueConfig, SchedulerConfig
+from llamalane.scheduler.config_scheduler import QueueConfig, SchedulerConfig, TenantConfig
 from llamalane.scheduler.config_sources import EnvironmentSource, load_settings
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "SchedulerConfig",
     "Section",
     "StreamsConfig",
+    "TenantConfig",
 ]
 
 

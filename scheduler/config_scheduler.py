@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from llamalane.ids import LEAST_URGENT, MOST_URGENT
+from llamalane.ids import LEAST_URGENT, MOST_URGENT, Level
 from llamalane.scheduler.config_fields import Integer, NotABool, Number, Section, refuse
 from llamalane.scheduler.config_file import Location
-
-DEFAULT_TARGET = 0.15
-"""Seconds between two tokens that a level without a target of its own should see at most."""
 
 
 def _level_name(name: str) -> str:
@@ -33,6 +32,22 @@ class QueueConfig(Section):
     """The most requests that wait."""
     max_tokens: Integer = Field(default=1_000_000, ge=1)
     """The most prompt tokens that wait, all requests together."""
+    reserve: dict[str, Annotated[int, Field(ge=0), NotABool]] = Field(default={})
+    """How many of the requests that may wait can only be of a level and better ones, such as {interactive: 50}."""
+    overflow: Literal["reject", "shed"] = Field(default="reject")
+    """What becomes of a request that a full queue has no room for. reject: it is refused. shed: of those that wait,
+    are less urgent and have not begun to answer, the last who came is turned out for it, if there is one."""
+
+
+class TenantConfig(Section):
+    """What one tenant may have: an API key, or whoever a request names if that is allowed."""
+
+    weight: Number = Field(default=1.0, gt=0)
+    """Its share of the tokens while others of the same level want theirs, in proportion to theirs."""
+    concurrent: Annotated[int, Field(ge=1), NotABool] | None = Field(default=None)
+    """The most requests that wait or run at once; null for no limit."""
+    tokens_per_minute: Annotated[int, Field(ge=1), NotABool] | None = Field(default=None)
+    """The most tokens in a minute, of prompts and outputs together; null for no limit."""
 
 
 class SchedulerConfig(Section):
@@ -55,10 +70,11 @@ class SchedulerConfig(Section):
     stays open to every level."""
     queue: QueueConfig = Field(default_factory=QueueConfig)
     """How much may wait; a request beyond it is refused at once."""
-    target_itl: Seconds | dict[str, Seconds] = Field(default=DEFAULT_TARGET)
-    """How many seconds there should be at most between two tokens of a sequence, for all levels, or for each by its
-    name, such as {interactive: 0.1, batch: 1.0}; the others have 0.15. Prompts are computed in pieces that fit into
-    it, and rows less urgent than those that would miss it sit out steps."""
+    target_itl: Number = Field(default=0.15, gt=0)
+    """How many seconds there should be at most between two tokens of a sequence. Prompts are computed in pieces
+    that fit into it, and rows less urgent than those that would miss it sit out steps."""
+    level_targets: dict[str, Seconds] = Field(default={})
+    """The same for a level that shall have another one, such as {interactive: 0.1, batch: 1.0}."""
     park: Literal["auto", "pause", "swap", "recompute"] = Field(default="auto")
     """How a request is parked that has to give way: its cells stay on the lane, go to host memory, or are computed
     again; auto takes what costs least."""
@@ -67,6 +83,10 @@ class SchedulerConfig(Section):
     abort_after: Seconds | None = Field(default=0.015)
     """A step on the CPU is broken off for a more urgent request that would wait longer than so many seconds for its
     end; null never does that."""
+    tenants: dict[str, TenantConfig] = Field(default={})
+    """What each tenant may have, by its name."""
+    other_tenants: TenantConfig = Field(default_factory=TenantConfig)
+    """What each of those may have that are not named."""
     drain_timeout: Number = Field(default=30.0, ge=0)
     """How many seconds the running requests have for finishing when the engine closes."""
 
@@ -74,8 +94,8 @@ class SchedulerConfig(Section):
     def _check(self) -> Self:
         named: list[tuple[Location, str]] = [(("default_level",), self.default_level)]
         named += [(("reserve", name), name) for name in self.reserve]
-        if isinstance(self.target_itl, dict):
-            named += [(("target_itl", name), name) for name in self.target_itl]
+        named += [(("queue", "reserve", name), name) for name in self.queue.reserve]
+        named += [(("level_targets", name), name) for name in self.level_targets]
         levels = ", ".join(self.levels)
         refuse(
             [
@@ -84,11 +104,24 @@ class SchedulerConfig(Section):
                 if name not in self.levels
             ]
         )
+        if sum(self.queue.reserve.values()) >= self.queue.max_requests:
+            _refuse_reserve(self.queue)
         return self
+
+    def by_level(self, counts: Mapping[str, int]) -> dict[Level, int]:
+        """Return counts that go by the names of levels by the levels themselves."""
+        totals: Counter[Level] = Counter()
+        for name, count in counts.items():
+            totals[Level(self.levels[name])] += count
+        return dict(totals)
 
     def target_of(self, level: int) -> float:
         """Return the seconds that there should be at most between two tokens of a sequence of `level`."""
-        if not isinstance(self.target_itl, dict):
-            return self.target_itl
-        named = [seconds for name, seconds in self.target_itl.items() if self.levels[name] == level]
-        return min(named, default=DEFAULT_TARGET)
+        named = [seconds for name, seconds in self.level_targets.items() if self.levels[name] == level]
+        return min(named, default=self.target_itl)
+
+
+def _refuse_reserve(queue: QueueConfig) -> None:
+    reserved = sum(queue.reserve.values())
+    message = f"{reserved} of {queue.max_requests} requests are reserved; one must stay open to every level"
+    refuse([(("queue", "reserve"), message)])

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 class Counters:
     """What happened since the start.
 
-    `rejected` counts refusals at submission by their reason, `parks` how often requests were parked by the way.
+    `in_time` counts the finished requests that had their tokens as quickly as their level's target asks (goodput),
+    `rejected` refusals at submission by their reason, `parks` how often requests were parked by the way.
     """
 
     admitted: int = 0
     finished: int = 0
+    in_time: int = 0
     cancelled: int = 0
     failed: int = 0
     expired: int = 0

@@ -9,31 +9,34 @@ from llamalane.scheduler.request import Request
 
 
 class Deadlines:
-    """The deadlines of requests, earliest first."""
+    """The moments by which requests must have started or ended, earliest first."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Request]] = []
+        self._most = 16
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def watch(self, request: Request, unfinished: int) -> None:
-        """Keep an eye on a request that has a deadline.
+    def watch(self, request: Request, latest_start: float) -> None:
+        """Keep an eye on a request that has a deadline: on that, and before it on `latest_start`.
 
-        Requests that have ended are forgotten when they outnumber the `unfinished` ones.
+        Requests that have ended are forgotten when they outnumber the others.
         """
         if request.deadline is None:
             return
-        heapq.heappush(self._heap, (request.deadline, request.order, request))
-        if len(self._heap) > 2 * unfinished + 16:
+        for moment in (latest_start, request.deadline):
+            heapq.heappush(self._heap, (moment, request.order, request))
+        if len(self._heap) > self._most:
             self._heap = [entry for entry in self._heap if entry[2].delivery.outcome is None]
             heapq.heapify(self._heap)
+            self._most = 2 * len(self._heap) + 16
 
     def passed(self, now: float) -> Iterator[Request]:
-        """Take out and return the requests whose deadline has passed; some may have ended before."""
+        """Take out and return the requests of which a moment has passed; some may have started or ended before."""
         while self._heap and self._heap[0][0] <= now:
             yield heapq.heappop(self._heap)[2]
 
     def seconds_left(self, now: float) -> float | None:
-        """Return the time until the next deadline, None when there is none."""
+        """Return the time until the next moment, None when there is none."""
         return max(0.0, self._heap[0][0] - now) if self._heap else None

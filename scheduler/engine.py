@@ -12,14 +12,15 @@ import anyio
 import anyio.to_thread
 
 from llamalane.clock import Clock, MonotonicClock
-from llamalane.errors import EngineClosedError, QueueFullError, UnknownModelError
-from llamalane.ids import Level
+from llamalane.errors import EngineClosedError, QueueFullError, TenantLimitError, UnknownModelError
+from llamalane.ids import Level, RequestId
 from llamalane.scheduler.assembly import Machinery, OpenContext, assemble
 from llamalane.scheduler.config import EngineConfig
 from llamalane.scheduler.events import Observer
+from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import RequestHandle
 from llamalane.scheduler.intake import Intake, SubmitOptions
-from llamalane.scheduler.priority import Aging, PriorityLevels
+from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.queue import Slot
 from llamalane.scheduler.request import Request
 from llamalane.scheduler.result import Result
@@ -125,7 +126,7 @@ class Engine:
         """
         if not isinstance(prompt, str):
             return self.submit_tokens_nowait(prompt, **options)
-        with self._reserve() as slot:
+        with self._reserve(options) as slot:
             tokens = await self._parts().intake.tokenize(prompt)
             return self._queue(tokens, slot, options)
 
@@ -136,13 +137,13 @@ class Engine:
 
         Raises what `submit` raises, and `ChatTemplateError` when the model's template refuses the messages.
         """
-        with self._reserve() as slot:
+        with self._reserve(options) as slot:
             tokens = await self._parts().intake.tokenize_chat(messages)
             return self._queue(tokens, slot, options)
 
     def submit_tokens_nowait(self, tokens: Sequence[int], **options: Unpack[SubmitOptions]) -> RequestHandle:
         """Queue a request for a prompt of tokens. Raises what `submit` raises."""
-        with self._reserve() as slot:
+        with self._reserve(options) as slot:
             return self._queue(list(tokens), slot, options)
 
     async def generate(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> Result:
@@ -156,6 +157,14 @@ class Engine:
     def stats(self) -> EngineStatistics:
         """Return the numbers of this moment."""
         return take_statistics(self._state, self._running.scheduler if self._running else None)
+
+    def explain(self, request: RequestId) -> Explanation:
+        """Tell where a request is, and why it is not further; raises `KeyError` for one that neither waits nor runs."""
+        return self._parts().scheduler.explain(request)
+
+    def queue(self) -> list[Explanation]:
+        """Tell it of all requests: those that wait, in the order of their turns, then those that run."""
+        return self._parts().scheduler.explain_all()
 
     async def drain(self, patience: float | None = None) -> None:
         """Take no new requests, and wait until those that are there have ended.
@@ -200,9 +209,8 @@ class Engine:
         machinery = await anyio.to_thread.run_sync(assemble, self.config, self._open_context)
         stack.push_async_callback(self._close, machinery)
         scheduler = self._make_scheduler(machinery)
-        settings = self.config.scheduler
-        aging = Aging(settings.ceiling, settings.aging_interval)
-        intake = Intake(machinery.model, machinery.pool.limit, self.levels, aging, self._clock)
+        limit, aging = machinery.pool.limit, scheduler.rules.aging
+        intake = Intake(machinery.model, limit, self.levels, aging, self._clock)
         self._running = _Parts(machinery, scheduler, intake)
         await stack.enter_async_context(self._scheduling(scheduler))
         machinery.pool.start(scheduler.receive_from_lane)
@@ -234,14 +242,15 @@ class Engine:
         machinery.model.close()
 
     @contextlib.contextmanager
-    def _reserve(self) -> Iterator[Slot[Request]]:
+    def _reserve(self, options: SubmitOptions) -> Iterator[Slot[Request]]:
         """Reserve a slot in the queue, and count whoever is turned away."""
         self._check_ready()
         scheduler = self._parts().scheduler
+        level = self.levels.parse(options.get("priority"))
         try:
-            with scheduler.queue.reserve_nowait() as slot:
+            with scheduler.queue.reserve_nowait(level) as slot:
                 yield slot
-        except QueueFullError as error:
+        except (QueueFullError, TenantLimitError) as error:
             scheduler.counters.rejected[error.reason] += 1
             raise
 

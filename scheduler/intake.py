@@ -35,6 +35,7 @@ class SubmitOptions(TypedDict, total=False):
         tenant: whose request it is; only requests of the same tenant share cached prefixes.
         deadline: seconds from now after which the request is dropped, wherever it is.
         choice: tells apart several outputs for one prompt and seed, 0 … 2³² − 1.
+        supersede: a key, as of an autocompleter: the request ends the older one of its tenant that has the same key.
         request_id: a name for logs and answers; unique among the requests that wait or hold a place.
     """
 
@@ -43,6 +44,7 @@ class SubmitOptions(TypedDict, total=False):
     tenant: str
     deadline: float | None
     choice: int
+    supersede: str | None
     request_id: RequestId | None
 
 
@@ -104,6 +106,7 @@ class Intake:
             output=OutputText(Detokenizer(self._vocabulary.pieces), sampling.stop),
             deadline=None if deadline is None else now + deadline,
             deadline_after=deadline or 0.0,
+            supersede=options.get("supersede"),
         )
 
     async def _tokenize(self, text: str, *, add_special: bool) -> list[int]:

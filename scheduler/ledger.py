@@ -46,7 +46,7 @@ class LaneLedger:
         self._planned_tokens = 0
         self._planned_share: StepShare | None = None
         self._step_began = 0.0
-        self._interrupted: set[RequestId] = set()
+        self._interrupted: dict[RequestId, Request] = {}
         """Requests whose step was abandoned, and that have not got a token since."""
 
     def get(self, request: RequestId) -> Request | None:
@@ -64,7 +64,8 @@ class LaneLedger:
         self._step_began = now
         if report.abandoned:
             self.abandoned_steps += 1
-        self._interrupted.difference_update(output.request for output in report.outputs)
+        for output in report.outputs:
+            self._interrupted.pop(output.request, None)
         if report.times is not None:
             self.model.observe(report)
             self.decode_seconds += report.times.decode
@@ -114,7 +115,8 @@ class LaneLedger:
         overtaken = min(joining, default=LEAST_URGENT) < min(request.level for request in under_way)
         spared = any(request.id in self._interrupted for request in under_way)
         if (unwanted or (overtaken and not spared)) and self._seconds_left(under_way, now) > abort_after:
-            self._interrupted.update(request.id for request in under_way)
+            interrupted = [*self._interrupted.values(), *under_way]
+            self._interrupted = {request.id: request for request in interrupted if request.delivery.outcome is None}
             return StepNumber(self.steps + 1)
         return None
 

@@ -77,7 +77,7 @@ class _Account:
         """Whether it will be looked at when its bucket is full."""
 
     def seconds_short(self, tokens: int, per_minute: int, now: float) -> float:
-        """Return in how many seconds the bucket holds `tokens`; none when that is 0 or less."""
+        """Return in how many seconds the bucket holds `tokens`: 0 or less if it does. Raises if it never will."""
         if tokens > per_minute:
             raise InvalidRequestError(
                 f"the prompt and max_tokens are {tokens} tokens together, and the tenant may use {per_minute} tokens "

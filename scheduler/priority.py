@@ -64,3 +64,7 @@ class Aging:
     def key(self, level: Level, arrival: float) -> tuple[int, float]:
         """Return the key of a request; the smallest key is the most urgent."""
         return min(level, self.ceiling), arrival + max(level - self.ceiling, 0) * self.interval
+
+    def effective(self, level: Level, waited: float) -> float:
+        """Return what waiting for so many seconds has made of a level, not beyond the ceiling."""
+        return level if level <= self.ceiling else max(self.ceiling, level - waited / self.interval)

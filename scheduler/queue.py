@@ -2,158 +2,36 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self
 
 from llamalane.errors import QueueFullError
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler.fairness import Fairness, TenantCounters
-from llamalane.scheduler.lazy_heap import LazyHeap
+from llamalane.scheduler.fairness import Fairness
+from llamalane.scheduler.level_queue import Head, LevelQueue, W, age
 from llamalane.scheduler.priority import LEVELS
 
-Age = tuple[tuple[int, float], int]
-"""A request's key, then its order: the smaller, the older."""
-
-
-class Waiting(Protocol):
-    """What the queue has to know of a request. None of it changes, and two are equal only if they are the same."""
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def id(self) -> RequestId:
-        """Its name; no two that wait have the same."""
-
-    @property
-    def key(self) -> tuple[int, float]:
-        """Its place in the order of waiting, as `Aging.key` gives it."""
-
-    @property
-    def order(self) -> int:
-        """Counts submissions, and so tells requests with equal keys apart."""
-
-    @property
-    def level(self) -> Level:
-        """The level at which it was submitted."""
-
-    @property
-    def tenant(self) -> str:
-        """Whose it is."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        """The length of its prompt in tokens."""
-
-
-W = TypeVar("W", bound=Waiting)
+NEARLY = 0.9
+"""So full is a queue that may soon turn somebody away."""
 
 
 @dataclass(frozen=True, slots=True)
-class Head(Generic[W]):
-    """The head of one level: its oldest request, which stands for the level, and the one whose turn it is.
+class QueueBounds:
+    """How much may wait.
 
-    They differ when it is another tenant's turn.
+    Attributes:
+        requests, tokens: the most requests, and prompt tokens of all of them together.
+        reserve: for each level, how many of the requests can only be of that level or a better one.
+        shed: whether a full queue turns out a less urgent request for a more urgent one.
     """
 
-    oldest: W
-    next: W
-
-
-class TenantQueue(Generic[W]):
-    """One tenant's requests at one level, oldest first.
-
-    Arrivals come in order, so they stand in an ordered dict, which adds, finds and removes in O(1). Those that come
-    back to a place before others have a heap of their own: they are few.
-    """
-
-    def __init__(self) -> None:
-        self._arrived: OrderedDict[RequestId, W] = OrderedDict()
-        self._returned: LazyHeap[W, Age] = LazyHeap()
-
-    def __bool__(self) -> bool:
-        return bool(self._arrived) or len(self._returned) > 0
-
-    def push(self, request: W) -> None:
-        """Add a request; O(1) for one younger than all, else O(log n)."""
-        if not self._arrived or _age(self._arrived[next(reversed(self._arrived))]) < _age(request):
-            self._arrived[request.id] = request
-        else:
-            self._returned.put(request, _age(request))
-
-    def head(self) -> W:
-        """Return the oldest request; there must be one."""
-        returned = self._returned.first()
-        if not self._arrived:
-            assert returned is not None
-            return returned
-        arrived = self._arrived[next(iter(self._arrived))]
-        return arrived if returned is None or _age(arrived) < _age(returned) else returned
-
-    def remove(self, request: W) -> None:
-        """Take a request out, wherever it stands."""
-        if self._arrived.pop(request.id, None) is None:
-            self._returned.discard(request)
-
-    def in_order(self) -> list[W]:
-        """Return all requests, oldest first; O(n log n)."""
-        return sorted([*self._arrived.values(), *self._returned], key=_age)
-
-
-class LevelQueue(Generic[W]):
-    """The waiting requests of one level: a queue for each tenant, whose turn `counters` tell."""
-
-    def __init__(self, counters: TenantCounters) -> None:
-        self._counters = counters
-        self._tenants: dict[str, TenantQueue[W]] = {}
-        self._oldest: LazyHeap[str, Age] = LazyHeap()
-        """The tenants by the age of their oldest requests."""
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    def push(self, request: W) -> None:
-        """Add a request; O(log n)."""
-        tenant = request.tenant
-        queue = self._tenants.get(tenant)
-        if queue is None:
-            queue = self._tenants[tenant] = TenantQueue()
-            self._counters.join(tenant)
-        queue.push(request)
-        self._size += 1
-        if queue.head() is request:
-            self._oldest.put(tenant, _age(request))
-
-    def head(self) -> Head[W] | None:
-        """Return the oldest request and the one whose turn it is, None when nobody waits; O(log n), amortized."""
-        first = self._oldest.first()
-        if first is None:
-            return None
-        turn = self._counters.first()
-        assert turn is not None
-        oldest = self._tenants[first].head()
-        return Head(oldest, oldest if turn == first else self._tenants[turn].head())
-
-    def remove(self, request: W) -> None:
-        """Take a request out, wherever it stands; O(log n), amortized."""
-        tenant = request.tenant
-        queue = self._tenants[tenant]
-        was_head = queue.head() is request
-        queue.remove(request)
-        self._size -= 1
-        if not queue:
-            del self._tenants[tenant]
-            self._counters.leave(tenant)
-            self._oldest.discard(tenant)
-        elif was_head:
-            self._oldest.put(tenant, _age(queue.head()))
-
-    def in_order(self) -> list[W]:
-        """Return all requests in the order of their turns, should the counters stay as they are; O(n log n)."""
-        return [request for tenant in self._counters.in_order() for request in self._tenants[tenant].in_order()]
+    requests: int
+    tokens: int
+    reserve: Mapping[Level, int] = field(default_factory=dict)
+    shed: bool = False
 
 
 class WaitingQueue(Generic[W]):
@@ -162,23 +40,23 @@ class WaitingQueue(Generic[W]):
     The key of a level's oldest request chooses the level, the smallest counter the tenant, and the age the request.
     Requests of one level age alike, so only the levels' heads are ever compared. `retry_after` estimates the seconds
     until a place in the queue comes free; `weights` says how much of the service each tenant should get, 1 for those
-    that it does not name.
+    that it does not name; `may_shed` tells who can be turned out, and of those at a level the last who came is.
     """
 
     def __init__(
         self,
-        max_requests: int,
-        max_tokens: int,
+        bounds: QueueBounds,
         retry_after: Callable[[], float],
         weights: Mapping[str, float] | None = None,
+        may_shed: Callable[[W], bool] = lambda _: True,
     ) -> None:
-        self.max_requests = max_requests
-        self.max_tokens = max_tokens
+        self.bounds = bounds
         self.tokens = 0
         """Prompt tokens waiting."""
         self.fairness = Fairness(weights)
         """Whose turn it is; whoever admits and runs requests charges it."""
         self._retry_after = retry_after
+        self._may_shed = may_shed
         self._requests: dict[RequestId, W] = {}
         self._levels: dict[Level, LevelQueue[W]] = {level: LevelQueue(self.fairness.at(level)) for level in LEVELS}
         self._slots = 0
@@ -202,10 +80,17 @@ class WaitingQueue(Generic[W]):
         """Return the waiting request of that id, None when it does not wait; O(1)."""
         return self._requests.get(request)
 
-    def reserve_nowait(self) -> Slot[W]:
-        """Reserve room for one request while it is being prepared; raises `QueueFullError` at once."""
-        if len(self) + self._slots >= self.max_requests:
-            raise QueueFullError(self._retry_after(), reason="requests", limit=self.max_requests)
+    @property
+    def nearly_full(self) -> bool:
+        """Whether somebody may be turned away soon."""
+        return (
+            10 * (len(self) + self._slots + 1) >= 9 * self.bounds.requests or 10 * self.tokens >= 9 * self.bounds.tokens
+        )
+
+    def reserve_nowait(self, level: Level) -> Slot[W]:
+        """Reserve room for one request of `level` while it is being prepared; raises `QueueFullError` at once."""
+        if len(self) + self._slots >= self._open_to(level) + self._to_shed(level):
+            raise QueueFullError(self._retry_after(), reason="requests", limit=self.bounds.requests)
         return Slot(self)
 
     def requeue(self, request: W) -> None:
@@ -227,28 +112,61 @@ class WaitingQueue(Generic[W]):
         self._levels[request.level].remove(request)
         self.tokens -= request.prompt_tokens
 
-    def position(self, request: W) -> int:
-        """Return how many requests go before a waiting one if nothing changes from now on.
+    def in_order(self) -> list[W]:
+        """Return all requests in the order in which they go if nothing changes from now on.
 
         It looks at urgency and at today's counters alone: not at the guaranteed share, at reserved places, or at
         what the counters grow by. O(n log n): for whoever asks why, not for scheduling.
         """
-        own = self._levels[request.level].in_order()
-        before = own.index(request)
-        # A level's key is that of its oldest request, which may come after others of its level. Whatever another
-        # level has to get out before its key is behind this one's goes first.
-        oldest = min(map(_age, own[before:]))
-        for level, queue in self._levels.items():
-            if level != request.level:
-                older = [place for place, other in enumerate(queue.in_order(), 1) if _age(other) < oldest]
-                before += older[-1] if older else 0
-        return before
+        levels = [queue.in_order() for queue in self._levels.values()]
+        # A level's key is that of its oldest request, which may come after others of its level.
+        oldest = [list(accumulate(map(age, reversed(level)), min))[::-1] for level in levels]
+        places = [0] * len(levels)
+        order = []
+        while left := [number for number, level in enumerate(levels) if places[number] < len(level)]:
+            first = min(left, key=lambda number: oldest[number][places[number]])
+            order.append(levels[first][places[first]])
+            places[first] += 1
+        return order
 
-    def _fill(self, request: W) -> None:
+    def _fill(self, request: W) -> list[W]:
+        """Let a request wait, and return those that have to be turned out for it."""
+        tokens, shed = self.tokens + request.prompt_tokens, list[W]()
+        excess = len(self) + 1 - self._open_to(request.level)
         # A single prompt larger than the bound may still wait alone, else it could never be served.
-        if self.tokens and self.tokens + request.prompt_tokens > self.max_tokens:
-            raise QueueFullError(self._retry_after(), reason="tokens", limit=self.max_tokens)
+        while excess > len(shed) or (tokens > self.bounds.tokens and tokens > request.prompt_tokens):
+            victim = self._worst(request.level, shed)
+            if victim is None:
+                reason, limit = (
+                    ("requests", self.bounds.requests) if excess > len(shed) else ("tokens", self.bounds.tokens)
+                )
+                raise QueueFullError(self._retry_after(), reason=reason, limit=limit)
+            shed.append(victim)
+            tokens -= victim.prompt_tokens
         self.requeue(request)
+        return shed
+
+    def _open_to(self, level: Level) -> int:
+        """Return how many requests may wait, those kept for better levels left out."""
+        kept = sum(
+            max(0, count - len(self._levels[better])) for better, count in self.bounds.reserve.items() if better < level
+        )
+        return self.bounds.requests - kept
+
+    def _to_shed(self, level: Level) -> int:
+        """Return how many waiting requests might be turned out for one of `level`."""
+        return sum(len(self._levels[worse]) for worse in LEVELS if worse > level) if self.bounds.shed else 0
+
+    def _worst(self, level: Level, but: list[W]) -> W | None:
+        """Return who is turned out first for a request of `level`; None when nobody is."""
+        if self.bounds.shed:
+            for worse in reversed(LEVELS):
+                if worse <= level:
+                    break
+                for request in self._levels[worse].newest_first():
+                    if request not in but and self._may_shed(request):
+                        return request
+        return None
 
 
 class Slot(Generic[W]):
@@ -258,10 +176,14 @@ class Slot(Generic[W]):
         self._queue = queue
         self._open = False
 
-    def fill(self, request: W) -> None:
-        """Let the request wait in the slot; raises `QueueFullError` when too many tokens are waiting already."""
-        self._queue._fill(request)
+    def fill(self, request: W) -> list[W]:
+        """Let the request wait in the slot, and return those that have to be turned out for it.
+
+        Raises `QueueFullError` when too many tokens are waiting already.
+        """
+        shed = self._queue._fill(request)
         self._close()
+        return shed
 
     def __enter__(self) -> Self:
         self._open = True
@@ -277,7 +199,3 @@ class Slot(Generic[W]):
         if self._open:
             self._open = False
             self._queue._slots -= 1
-
-
-def _age(request: Waiting) -> Age:
-    return request.key, request.order

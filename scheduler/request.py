@@ -12,6 +12,8 @@ import anyio
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.displacement import PROGRESS
+from llamalane.scheduler.events import EventKind
+from llamalane.scheduler.limits import TenantPermit
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.result import Result, Timings, Usage
 from llamalane.streams import FinishReason, Join, Lease, Parked, SamplingParameters, SavedCells
@@ -110,6 +112,9 @@ class Request:
         lease: its place; while it is parked and paused, its cells.
         saved: its cells in host memory, while it is parked and swapped.
         since_join: tokens generated since it was put on its present lane.
+        supersede: a key: a newer request of the same tenant with it ends this one.
+        permit: what its tenant is charged for it.
+        events: what happened to it, and when.
         parks: how often it was parked; `parks_in_a_row` without having got on in between.
     """
 
@@ -137,6 +142,9 @@ class Request:
     first_token_at: float | None = None
     restarts: int = 0
     saved: SavedCells | None = None
+    supersede: str | None = None
+    permit: TenantPermit | None = None
+    events: list[tuple[EventKind, float]] = field(default_factory=list)
     parks: int = 0
     parks_in_a_row: int = 0
     delivery: Delivery = field(default_factory=Delivery)
@@ -263,8 +271,10 @@ class Request:
                 wait=self.admitted_at - self.arrival,
                 first_token=self.first_token_at - self.arrival,
                 total=now - self.arrival,
+                per_token=(now - self.first_token_at) / max(1, len(self.generated) - 1),
                 lane=self.lane,
                 restarts=self.restarts,
+                parks=self.parks,
             ),
             seed=self.sampling.seed,
             level=self.level,

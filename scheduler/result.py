@@ -37,14 +37,18 @@ class Timings:
         first_token: until its first token.
         total: until its end.
         lane: the lane that finished it.
+        per_token: mean time from one token to the next; 0 when there was one.
         restarts: how often its lane failed under it.
+        parks: how often it had to give way.
     """
 
     wait: float
     first_token: float
     total: float
+    per_token: float
     lane: str
     restarts: int
+    parks: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,23 +44,17 @@ class RoomMaker:
         return None
 
     def make_room(self, request: Request) -> PoolLane | None:
-        """Park less urgent requests so that a waiting one can start, and return the lane; None where that cannot be."""
+        """Park less urgent requests so that a waiting one can start, and return the lane; None where that cannot be.
+
+        One is parked at least: a place that is free all the same is kept for others.
+        """
         running = [one for one in self._roster if _can_be_parked(one) and one.lease and one.lease.lane.serving]
         victims = self._policy.victims(request.level, running, self._loss)
-        if not victims:
-            return None
-        ledger = self._roster.ledger(victims[0])
-        victims = [victim for victim in victims if victim.lane == ledger.lane.name]
-        paused = [one for one in self._roster.paused_on(ledger) if one is not request]
-        cells = self._cells_for(request, ledger.lane)
-        if not ledger.admits(request.level) or cells > self._within_reach(ledger, [*victims, *paused]):
-            return None
-        for victim in victims:
-            cleared = self._clear(ledger, cells, request)
-            if ledger.lane.free and cleared:
-                break
-            self._park(victim, can_pause=cleared)
-        return ledger.lane if ledger.lane.free and self._clear(ledger, cells, request) else None
+        for name in dict.fromkeys(victim.lane for victim in victims):
+            ledger = self._roster.ledgers[name]
+            if self._displace([victim for victim in victims if victim.lane == name], ledger, request):
+                return ledger.lane
+        return None
 
     def feed(self, ledger: LaneLedger) -> None:
         """Let the rows of a lane grow that run short of cells, the oldest first, and keep its most urgent in time."""
@@ -69,12 +63,24 @@ class RoomMaker:
                 self._grow(request, ledger)
         self._keep_time(ledger)
 
+    def _displace(self, victims: list[Request], ledger: LaneLedger, request: Request) -> bool:
+        """Park as many of a lane's `victims` as a request needs to start there; False where all would not do."""
+        paused = [one for one in self._roster.paused_on(ledger) if one is not request]
+        cells = self._cells_for(request, ledger.lane)
+        if not ledger.admits(request.level) or cells > self._within_reach(ledger, [*victims, *paused]):
+            return False
+        for victim in victims:
+            self._park(victim, can_pause=self._clear(ledger, cells, request))
+            if self._clear(ledger, cells, request):
+                return True
+        return False
+
     def _grow(self, request: Request, ledger: LaneLedger) -> None:
         while not self._roster.grow(request):
             if self._reclaim(ledger):
                 continue
-            if any(one.state is RequestState.LEAVING for one in ledger.running.values()):
-                return  # it gives its cells back within a step
+            if any(one.lease is not None and not _can_be_parked(one) for one in ledger):
+                return  # it is leaving or being paused: its cells can be had within a step
             victim = self._policy.first_to_yield(filter(_can_be_parked, ledger.running.values()))
             assert victim is not None
             self._park(victim, can_pause=False)

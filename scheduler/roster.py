@@ -74,9 +74,8 @@ class Roster:
         ):
             self._give_up_cells(request)
         if request.lease is None:
-            request.lease = self.pool.acquire_nowait(
-                request.history, cells=request.next_cells, scope=request.tenant, lane=lane
-            )
+            tokens = request.history if request.saved is None else ()  # saved cells replace all that a sequence keeps
+            request.lease = self.pool.acquire_nowait(tokens, cells=request.next_cells, scope=request.tenant, lane=lane)
         self._clear(ledger, request.lease.evicted)
         request.lane = lane.name
         request.move(RequestState.RUNNING)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from llamalane.ids import Level
 from llamalane.scheduler.admission import AdmissionPolicy
-from llamalane.scheduler.config import EngineConfig
+from llamalane.scheduler.config import EngineConfig, TenantConfig
 from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.growth import GrowthPredictor
+from llamalane.scheduler.limits import TenantLimit
 from llamalane.scheduler.parking import ParkingCosts
-from llamalane.scheduler.priority import LEVELS
+from llamalane.scheduler.priority import LEVELS, Aging
+from llamalane.scheduler.queue import QueueBounds
 from llamalane.streams import Parking
 
 
@@ -20,6 +22,7 @@ class Rules:
     """What a scheduler goes by.
 
     Attributes:
+        aging: what waiting makes of a level.
         admission: who gets the next free place.
         displacement: who gives way to whom.
         costs: how those who give way are parked.
@@ -27,33 +30,46 @@ class Rules:
         targets: for each level, how many seconds there should be at most between two tokens.
         abort_after: a step is abandoned for a more urgent request that would wait longer than so many seconds for its
             end; None for never.
+        bounds: how much may wait.
+        limits: what each tenant may have under way, `default_limit` for those that are not named.
         weights: how much of the service each tenant should get, 1 for those that are not named.
-        max_requests, max_tokens: how many requests may wait, and how many prompt tokens they may have together.
     """
 
+    aging: Aging
     admission: AdmissionPolicy
     displacement: DisplacementPolicy
     costs: ParkingCosts
     growth: GrowthPredictor
     targets: Mapping[Level, float]
     abort_after: float | None
+    bounds: QueueBounds
+    limits: Mapping[str, TenantLimit]
+    default_limit: TenantLimit
     weights: Mapping[str, float]
-    max_requests: int
-    max_tokens: int
 
 
 def rules_of(config: EngineConfig) -> Rules:
     """Return the rules that a configuration tells; they learn while a scheduler uses them, so each needs its own."""
     settings = config.scheduler
-    reserve = {Level(settings.levels[name]): places for name, places in settings.reserve.items()}
     return Rules(
-        admission=AdmissionPolicy(settings.guaranteed_share, reserve),
+        aging=Aging(settings.ceiling, settings.aging_interval),
+        admission=AdmissionPolicy(settings.guaranteed_share, settings.by_level(settings.reserve)),
         displacement=DisplacementPolicy(settings.max_parks),
         costs=ParkingCosts(config.kv.swap, None if settings.park == "auto" else Parking(settings.park)),
         growth=GrowthPredictor(),
         targets={level: settings.target_of(level) for level in LEVELS},
         abort_after=settings.abort_after,
-        weights={},
-        max_requests=settings.queue.max_requests,
-        max_tokens=settings.queue.max_tokens,
+        bounds=QueueBounds(
+            settings.queue.max_requests,
+            settings.queue.max_tokens,
+            settings.by_level(settings.queue.reserve),
+            shed=settings.queue.overflow == "shed",
+        ),
+        limits={name: _limit(tenant) for name, tenant in settings.tenants.items()},
+        default_limit=_limit(settings.other_tenants),
+        weights={name: tenant.weight for name, tenant in settings.tenants.items()},
     )
+
+
+def _limit(tenant: TenantConfig) -> TenantLimit:
+    return TenantLimit(tenant.concurrent, tenant.tokens_per_minute, tenant.weight)

@@ -31,6 +31,8 @@ _WINDOW = 256
 """How many recent service times of a level are remembered."""
 _FRESH = 0.05
 """For so many seconds, what was worked out is used again if no place was taken or left."""
+_STALE = 0.5
+"""Whoever is turned away, which must be quick, is told by what was worked out so many seconds ago at most."""
 _RETURNING = 1000
 """So many of those who were turned away are counted on to come back, at most."""
 _LEAST_TAKEN, _MOST_TAKEN = 0.2, 0.67
@@ -55,6 +57,8 @@ class WaitPredictor:
         self._returning: list[float] = []
         """When those who were turned away will be back; a heap."""
         self._forecast: _Forecast | None = None
+        self._changed = False
+        """Whether places were taken or left since the forecast."""
 
     def observe_arrival(self, level: Level, now: float) -> None:
         """Take note that a request has joined the queue."""
@@ -64,7 +68,7 @@ class WaitPredictor:
     def observe_admission(self, request: RequestId, level: Level, now: float) -> None:
         """Take note that a request has got a place."""
         self._running[request] = (level, now)
-        self._forecast = None
+        self._changed = True
 
     def observe_release(self, request: RequestId, now: float, *, finished: bool = True) -> None:
         """Take note that a request has lost its place; nothing happens when it had none.
@@ -74,7 +78,7 @@ class WaitPredictor:
         """
         if request in self._running:
             level, since = self._running.pop(request)
-            self._forecast = None
+            self._changed = True
             if finished:
                 self._services.add(level, now - since)
 
@@ -87,7 +91,9 @@ class WaitPredictor:
         """
         while self._returning and self._returning[0] <= now:
             heapq.heappop(self._returning)
-        forecast = self._get_forecast(now)
+        forecast = self._forecast
+        if forecast is None or now - forecast.start > _STALE:
+            forecast = self.refresh(now)
         newcomers = self._arrivals[LEAST_URGENT].count_in(forecast.interval, now)
         taken = min(max(newcomers, _LEAST_TAKEN), _MOST_TAKEN)
         seconds = max(forecast.latest(slots + len(self._returning), now) / (1 - taken), SHORTEST)
@@ -101,15 +107,17 @@ class WaitPredictor:
         `ahead` is how many of those who wait get theirs first. More urgent ones are thought to come as often as
         lately, and to overtake it.
         """
-        forecast = self._get_forecast(now)
+        forecast = self.refresh(now)
         overtaking = 0.0
         if level > MOST_URGENT:
             overtaking = self._arrivals[Level(level - 1)].count_in(forecast.interval, now)
         return max(forecast.likely(ahead + 1, now) / (1 - min(overtaking, _MOST_OVERTAKING)), SHORTEST)
 
-    def _get_forecast(self, now: float) -> _Forecast:
-        if self._forecast is None or now - self._forecast.start > _FRESH:
+    def refresh(self, now: float) -> _Forecast:
+        """Work out anew what is to be expected, unless that was done a moment ago."""
+        if self._forecast is None or self._changed or now - self._forecast.start > _FRESH:
             self._forecast = _Forecast(self._services, self._running.values(), now)
+            self._changed = False
         return self._forecast
 
 
@@ -117,7 +125,7 @@ class _Arrivals:
     """The moments of the latest arrivals."""
 
     REMEMBERED = 64
-    FEWEST_INTERVALS = 16
+    FEWEST_INTERVALS = 32
     """So many intervals are looked at, at least: a few requests at once are no stream of them."""
 
     def __init__(self) -> None:
@@ -136,7 +144,7 @@ class _Arrivals:
             return 0.0
         covered = sum(min(after - before, interval) for before, after in pairwise([*self._times, now]))
         watched = max(now - self._times[0], self.FEWEST_INTERVALS * interval)
-        return -math.log1p(-min(covered / watched, 0.99))
+        return -math.log1p(-min(covered / watched, 0.99)) if watched > 0 else 0.0
 
 
 class _Forecast:
@@ -145,11 +153,11 @@ class _Forecast:
     `interval` is the mean time between two releases.
     """
 
-    FUTURES = 32
-    """About so many are laid out, for all places together; each place has its share, and two at least."""
-    STEPS = (0.6180339887, 0.7548776662, 0.5698402910, 0.8191725134)
-    """One for each release of a future. Multiples of each, modulo 1, lie evenly between 0 and 1, and do so together
-    with those of the others."""
+    FUTURES = 64
+    """About so many are laid out, for all places together; each place has its share, and four at least."""
+    STEPS = (0.6180339887, 0.8191725134, 0.6710436067, 0.5497004779)
+    """One for each release of a future. Multiples of the first, modulo 1, lie evenly between 0 and 1; those of the
+    others, taken together, do so in a cube (golden ratios of one and of three dimensions)."""
     LIKELY, LATEST = 0.3, 0.84
     """By how many standard deviations fewer releases than the mean are counted on: for even odds, and for 4 in 5."""
 
@@ -158,7 +166,7 @@ class _Forecast:
         self._services = services
         self._running = list(running)
         self._places = max(len(self._running), 1)
-        self._futures = max(self.FUTURES // self._places, 2)
+        self._futures = max(self.FUTURES // self._places, 4)
         self._guess = max(FIRST_GUESS, fmean([start - since for _, since in self._running] or [0.0]))
         self._service = self._mean_service()
         self.interval = self._service / self._places
@@ -229,23 +237,3 @@ class _Forecast:
     def _mean_service(self) -> float:
         windows = [self._services.window(level) for level, _ in self._running]
         return fmean([self._guess if window is None else window.mean for window in windows] or [self._guess])
-
-
-_WEIGHT = 0.1
-_FIRST_GUESS = 1.0
-
-
-class WaitEstimator:
-    """Learns the interval at which places come free, from how long requests keep them."""
-
-    def __init__(self, places: int) -> None:
-        self._places = places
-        self._service: float | None = None
-
-    def observe(self, seconds: float) -> None:
-        """Take note that a request kept its place for so long."""
-        self._service = seconds if self._service is None else self._service + _WEIGHT * (seconds - self._service)
-
-    def retry_after(self) -> float:
-        """Return the expected time in seconds until a request is admitted and leaves the queue."""
-        return _FIRST_GUESS if self._service is None else self._service / self._places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ from llamalane.streams.steps import (
 class Row:
     """One sequence: `tokens` up to `computed` are in its cells, the rest is to be computed.
 
-    `sat_out` counts the steps in a row in which it had no part; `cells` is how many it may fill, None for all.
+    `sat_out` counts the steps in a row in which it had no part; of two rows, the one with the smaller `turn` had its
+    last part earlier. `cells` is how many it may fill, None for all.
     """
 
     join: Join
@@ -37,6 +39,7 @@ class Row:
     tokens: list[int]
     computed: int
     cells: int | None
+    turn: int
     chosen: int = 0
     started: bool = False
     sat_out: int = 0
@@ -81,15 +84,21 @@ class Edited:
 class Work:
     """What one step computes: rows whose logits are wanted, in the batch's order, and all rows with their counts.
 
-    `started` are requests that have their first part in it, `sitting_out` rows that could decode and have none.
+    `started` are requests that have their first part in it. Of the rows that could decode, `decoding` have a part, in
+    the order of their turns, and `sitting_out` have none.
     """
 
     outputs: list[Row] = field(default_factory=list)
     computed: list[tuple[Row, int]] = field(default_factory=list)
-    decode_rows: int = 0
     prefill_tokens: int = 0
     started: list[RequestId] = field(default_factory=list)
+    decoding: list[Row] = field(default_factory=list)
     sitting_out: list[Row] = field(default_factory=list)
+
+    @property
+    def decode_rows(self) -> int:
+        """How many rows decode."""
+        return len(self.decoding)
 
     @property
     def rows(self) -> Iterator[Row]:
@@ -107,6 +116,7 @@ class RunningSet:
         self._make_sampler = make_sampler
         self._by_sequence = by_sequence
         self._rows: dict[RequestId, Row] = {}
+        self._turns = itertools.count()
         self.version = PlanVersion(0)
         self.prefill_tokens = 0
         self.share: StepShare | None = None
@@ -141,10 +151,10 @@ class RunningSet:
         ready = [row for row in self._rows.values() if row.ready]
         decoding = [row for row in ready if row.decoding]
         prompts = [row for row in ready if not row.decoding]
-        part = set(self._take_part(decoding, prompts))
-        chosen = [(row, 1) for row in decoding if row in part]
+        part = self._take_part(decoding, prompts)
+        chosen = [(row, 1) for row in part]
         budget = min(max(self.prefill_tokens, 1), batch.capacity - len(chosen))
-        work = Work(decode_rows=len(chosen), sitting_out=[row for row in decoding if row not in part])
+        work = Work(decoding=part, sitting_out=list(set(decoding).difference(part)))
         for row in sorted(prompts, key=lambda row: row.join.urgency):
             count = min(row.ready, budget)
             if count == 0:
@@ -159,11 +169,12 @@ class RunningSet:
             self._add(batch, work, row, count)
         return work
 
-    @staticmethod
-    def advance(work: Work) -> None:
+    def advance(self, work: Work) -> None:
         """Note that a step was computed."""
         for row in work.sitting_out:
             row.sat_out += 1
+        for row in work.decoding:
+            row.turn = next(self._turns)
         for row, count in work.computed:
             row.computed += count
             row.started = True
@@ -195,9 +206,9 @@ class RunningSet:
     def _within_share(part: list[Row], share: StepShare) -> list[Row]:
         others = [row for row in part if row.join.level > share.protected]
         overdue = [row for row in others if row.join.sheltered and row.sat_out]
-        rest = sorted((row for row in others if row not in overdue), key=lambda row: -row.sat_out)
-        taken = {id(row) for row in [*overdue, *rest[: max(0, share.others - len(overdue))]]}
-        return [row for row in part if row.join.level <= share.protected or id(row) in taken]
+        rest = sorted((row for row in others if row not in overdue), key=lambda row: row.turn)
+        protected = [row for row in part if row.join.level <= share.protected]
+        return [*protected, *overdue, *rest[: max(0, share.others - len(overdue))]]
 
     @staticmethod
     def _add(batch: Batch, work: Work, row: Row, count: int) -> None:
@@ -233,7 +244,8 @@ class RunningSet:
             computed = _trim(cells, join.sequence, join.cached)
         else:
             computed = join.saved.length if cells.restore(join.sequence, join.saved.data) else 0
-        self._rows[join.request] = Row(join, self._make_sampler(join), list(join.tokens), computed, join.cells)
+        sampler, turn = self._make_sampler(join), next(self._turns)
+        self._rows[join.request] = Row(join, sampler, list(join.tokens), computed, join.cells, turn)
 
     def _park(self, park: Park, cells: Cells) -> Parked:
         row = self._rows.get(park.request)

@@ -32,6 +32,11 @@ class Exchange:
         self._gone = gone
         self.ended = anyio.Event()
 
+    @property
+    def sent(self) -> int:
+        """How many messages the app has sent that were not read."""
+        return self._sent.statistics().current_buffer_used
+
     async def next(self) -> Message:
         """Wait for what the app sends next."""
         return await self._sent.receive()

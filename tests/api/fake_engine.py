@@ -22,12 +22,14 @@ from llamalane.scheduler import (
     ModelConfig,
     ModelInfo,
     PriorityLevels,
+    RequestState,
     Result,
     SamplingParameters,
     SubmitOptions,
     Timings,
     Usage,
 )
+from llamalane.scheduler.explain import Explanation
 
 CONFIG = EngineConfig(models=[ModelConfig(path=Path("scripted.gguf"), name="scripted", aliases=["other"])])
 
@@ -37,15 +39,18 @@ class Play:
     """What happens to one request.
 
     `refusal` is raised by its submission. Each of `texts` comes as it is; then the request ends with `error`, or with
-    `finish`. It waits for `release`, if there is one, after `before_release` texts.
+    `finish`. It waits for `release`, if there is one, after `before_release` texts; its submission waits for
+    `tokenized`.
     """
 
     texts: Sequence[str] = ("Hello", ", world")
     finish: FinishReason = FinishReason.STOP
     refusal: LlamalaneError | None = None
+    tokenized: anyio.Event | None = None
     error: LlamalaneError | None = None
     release: anyio.Event | None = None
     before_release: int = 0
+    prompt_tokens: int = 3
     cached_tokens: int = 0
 
 
@@ -57,7 +62,9 @@ class ScriptedHandle:
         self.options = options
         self.play = play
         self.id = options.get("request_id") or RequestId("none")
-        self.seed = options["sampling"].seed if options["sampling"].seed is not None else 7
+        self.seed = cast(int, options["sampling"].seed)
+        self.prompt_tokens = play.prompt_tokens
+        self.state = RequestState.WAITING
         self.cancelled = 0
         self.ended = False
         self._cancel = anyio.Event()
@@ -84,8 +91,8 @@ class ScriptedHandle:
             text="".join(self.play.texts),
             tokens=tuple(range(len(self.play.texts))),
             finish_reason=self.play.finish,
-            usage=Usage(3, len(self.play.texts), self.play.cached_tokens),
-            timings=Timings(wait=0.25, first_token=0.5, total=1.5, lane="main", restarts=0),
+            usage=Usage(self.prompt_tokens, len(self.play.texts), self.play.cached_tokens),
+            timings=Timings(wait=0.25, first_token=0.5, total=1.5, per_token=0.25, lane="main", restarts=0, parks=0),
             seed=self.seed,
             level=cast(Level, self.options.get("priority")),
         )
@@ -109,13 +116,17 @@ class ScriptedEngine:
     plays: list[Play] = field(default_factory=list)
     state: EngineState = EngineState.READY
     lanes_down: Sequence[bool] = (False,)
+    waiting_tokens: int = 40
     config: EngineConfig = CONFIG
+    explanations: Sequence[Explanation] = ()
     handles: list[ScriptedHandle] = field(default_factory=list)
+    submissions: int = 0
 
     model_name = "scripted"
     model_names = ("scripted", "other")
     levels = PriorityLevels(CONFIG.scheduler.levels, Level(3))
-    model_info = ModelInfo(vocabulary_size=99, train_context=512, parameters=1000, bytes=4000, limit=128)
+    limit = 128
+    model_info = ModelInfo(vocabulary_size=99, train_context=512, parameters=1000, bytes=4000, limit=limit)
 
     def __post_init__(self) -> None:
         self.submitted = anyio.Event()
@@ -125,12 +136,12 @@ class ScriptedEngine:
             raise UnknownModelError(name, self.model_names)
 
     async def submit(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> ScriptedHandle:
-        return self._submit(prompt, options)
+        return await self._submit(prompt, options)
 
     async def submit_chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[SubmitOptions]
     ) -> ScriptedHandle:
-        return self._submit(messages, options)
+        return await self._submit(messages, options)
 
     def stats(self) -> EngineStatistics:
         return EngineStatistics(
@@ -138,17 +149,26 @@ class ScriptedEngine:
             places=8,
             free_places=5,
             waiting={Level(5): 4},
-            waiting_tokens=40,
+            waiting_tokens=self.waiting_tokens,
             running={Level(1): 3},
             lanes=tuple(_lane(index, down) for index, down in enumerate(self.lanes_down)),
             counters=Counters(admitted=6, finished=2, cancelled=1, prompt_tokens=30, completion_tokens=20),
         )
 
+    def queue(self) -> Sequence[Explanation]:
+        return self.explanations
+
+    def explain(self, request: RequestId) -> Explanation:
+        return {explanation.request: explanation for explanation in self.explanations}[request]
+
     async def drain(self) -> None:
         self.state = EngineState.DRAINING
 
-    def _submit(self, prompt: object, options: SubmitOptions) -> ScriptedHandle:
+    async def _submit(self, prompt: object, options: SubmitOptions) -> ScriptedHandle:
         play = self.plays.pop(0) if self.plays else Play()
+        self.submissions += 1
+        if play.tokenized is not None:
+            await play.tokenized.wait()
         if play.refusal is not None:
             raise play.refusal
         handle = ScriptedHandle(play, prompt, options)

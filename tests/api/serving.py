@@ -1,13 +1,19 @@
-"""A real server on a real socket."""
+"""Real servers on real sockets."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
+import anyio
+import hypercorn
+import hypercorn.trio
 import uvicorn
+from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
 
@@ -35,3 +41,25 @@ def served(app: FastAPI) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextlib.contextmanager
+def served_on_trio(app: FastAPI) -> Iterator[str]:
+    """Serve `app` by hypercorn on trio in a thread; gives its address."""
+    config = hypercorn.Config()
+    config.bind = ["127.0.0.1:0"]
+    with start_blocking_portal("trio") as portal:
+        stop = portal.call(anyio.Event)
+        serve = functools.partial(hypercorn.trio.serve, cast(Any, app), config, shutdown_trigger=stop.wait)
+        ended, [url] = portal.start_task(serve)
+        try:
+            yield url
+        finally:
+            portal.call(stop.set)
+            ended.result()
+
+
+SERVERS: Mapping[str, Callable[[FastAPI], contextlib.AbstractContextManager[str]]] = {
+    "uvicorn": served,
+    "hypercorn": served_on_trio,
+}

@@ -24,7 +24,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 async def post(engine: ScriptedEngine, path: str, **body: Any) -> Any:
     """Return the answer's body, without the fields that differ from one request to the next."""
     async with client_of(create_app(as_engine(engine))) as client:
-        answer = await client.post(path, json=body)
+        answer = await client.post(path, json={"seed": 7, **body})
         assert answer.status_code == 200, answer.text
         fields = answer.json()
         assert fields.pop("id").startswith("cmpl-" if path == COMPLETIONS else "chatcmpl-")
@@ -35,7 +35,7 @@ async def post(engine: ScriptedEngine, path: str, **body: Any) -> Any:
 async def stream(engine: ScriptedEngine, path: str, **body: Any) -> list[Any]:
     """Return the chunks of a stream, without what all of them have in common."""
     async with client_of(create_app(as_engine(engine))) as client:
-        answer = await client.post(path, json={**body, "stream": True})
+        answer = await client.post(path, json={"seed": 7, **body, "stream": True})
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
         events = answer.text.split("\n\n")
@@ -132,9 +132,8 @@ async def test_choices_are_told_apart_by_choice_and_prompt() -> None:
 
 async def test_all_choices_have_the_seed_that_the_answer_tells() -> None:
     engine = ScriptedEngine()
-    fields = await post(engine, COMPLETIONS, prompt="x", n=3)
-    assert fields["seed"] == 7
-    assert [sampling_of(handle).seed for handle in engine.handles] == [None, 7, 7]
+    fields = await post(engine, COMPLETIONS, prompt="x", n=3, seed=None)
+    assert [sampling_of(handle).seed for handle in engine.handles] == [fields["seed"]] * 3
     assert (await post(ScriptedEngine(), COMPLETIONS, prompt="x", n=2, seed=5))["seed"] == 5
 
 
@@ -176,12 +175,25 @@ async def test_the_priority_is_passed_on_and_echoed() -> None:
 async def test_a_silent_stream_is_kept_open_by_comments() -> None:
     held = anyio.Event()
     engine = ScriptedEngine([Play(release=held)])
-    app = create_app(as_engine(engine), api=ApiConfig(ping_interval=0.01))
+    app = create_app(as_engine(engine), api=ApiConfig(ping_after=0.01))
     async with exchange(app, CHAT, {"messages": MESSAGES, "stream": True}) as request:
         assert (await request.next())["status"] == 200
         for _ in range(2):
-            assert await request.body() == b": ping\n\n"
+            assert await request.body() == b": waiting\n\n"
         held.set()
+
+
+async def test_a_stream_begins_with_its_first_text() -> None:
+    engine = ScriptedEngine([Play(release=anyio.Event())])
+    async with exchange(create_app(as_engine(engine)), CHAT, {"messages": MESSAGES, "stream": True}) as request:
+        await engine.submitted.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert request.sent == 0
+        release = engine.handles[0].play.release
+        assert release is not None
+        release.set()
+        assert (await request.next())["status"] == 200
+        assert b"Hello" in await request.body()
 
 
 async def test_every_choice_is_queued_before_an_answer_begins_or_none_is() -> None:
@@ -203,7 +215,30 @@ async def test_more_choices_than_the_queue_holds_are_refused_for_good() -> None:
     assert "at most 1000" in answer.json()["error"]["message"]
 
 
-async def test_a_deadline_is_passed_on() -> None:
+async def test_a_deadline_and_a_key_are_passed_on() -> None:
     engine = ScriptedEngine()
-    await post(engine, COMPLETIONS, prompt="x", deadline=2.5)
-    assert engine.handles[0].options["deadline"] == 2.5
+    await post(engine, COMPLETIONS, prompt="x", deadline=2.5, supersede="editor 1")
+    await post(engine, CHAT, messages=MESSAGES)
+    first, second = (handle.options for handle in engine.handles)
+    assert (first["deadline"], first["supersede"]) == (2.5, "editor 1")
+    assert second["deadline"] is None
+    assert "supersede" not in second
+
+
+@pytest.mark.parametrize("fields", [{"n": 2}, {"prompt": ["x", "y"]}])
+async def test_a_key_is_for_one_choice(fields: dict[str, Any]) -> None:
+    engine = ScriptedEngine()
+    async with client_of(create_app(as_engine(engine))) as client:
+        answer = await client.post(COMPLETIONS, json={"prompt": "x", "supersede": "editor 1", **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "supersede"
+    assert engine.handles == []
+
+
+@pytest.mark.parametrize(("trusted", "tenant"), [(True, "ann"), (False, "")])
+async def test_the_user_is_the_tenant_where_the_configuration_says_so(trusted: bool, tenant: str) -> None:
+    engine = ScriptedEngine()
+    async with client_of(create_app(as_engine(engine), api=ApiConfig(tenant_from_user=trusted))) as client:
+        for fields in ({"user": "ann"}, {"user": None}, {}):
+            await client.post(COMPLETIONS, json={"prompt": "x", **fields})
+    assert [handle.options["tenant"] for handle in engine.handles] == [tenant, "", ""]

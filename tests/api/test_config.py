@@ -39,9 +39,9 @@ def test_the_defaults() -> None:
 
 
 def test_the_api_section_is_read(tmp_path: Path) -> None:
-    text = 'api: {host: "::1", port: "${env:PORT}", api_key: "${env:LLAMALANE_API_KEY}", ping_interval: 0}'
+    text = 'api: {host: "::1", port: "${env:PORT}", api_key: "${env:LLAMALANE_API_KEY}", ping_after: 0.5}'
     config = load(tmp_path, text, {"LLAMALANE_API_KEY": SECRET, "PORT": "0"})
-    assert config.api == ApiConfig(host="::1", port=0, api_key=SecretStr(SECRET), ping_interval=0)
+    assert config.api == ApiConfig(host="::1", port=0, api_key=SecretStr(SECRET), ping_after=0.5)
 
 
 def test_every_field_is_explained() -> None:
@@ -62,7 +62,7 @@ def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
         ("{port: -1}", "2: api.port must be greater than or equal to 0"),
         ("{host: ''}", "2: api.host"),
         ("{max_body_bytes: 0}", "2: api.max_body_bytes"),
-        ("{ping_interval: -1}", "2: api.ping_interval"),
+        ("{ping_after: 0}", "2: api.ping_after"),
         ("\n  api_key: ${env:AN_UNSET_KEY}", "3: the environment variable AN_UNSET_KEY is not set"),
         ("\n  api_key: ''", "3: api.api_key"),
         ("\n  api_key: ${env:AN_EMPTY_KEY}", "3: api.api_key"),

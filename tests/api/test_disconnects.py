@@ -5,7 +5,7 @@ import logging
 import anyio
 import pytest
 
-from llamalane.api import create_app
+from llamalane.api import ApiConfig, create_app
 from tests.api.asgi import exchange
 from tests.api.fake_engine import Play, ScriptedEngine, as_engine
 
@@ -23,6 +23,18 @@ async def test_a_client_that_leaves_while_waiting_cancels_every_choice_once(stre
         await engine.submitted.wait()
         request.leave()
     assert [handle.cancelled for handle in engine.handles] == [1] * choices
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_client_that_leaves_while_its_prompts_are_submitted_frees_what_it_has(streamed: bool) -> None:
+    engine = ScriptedEngine([Play(), Play(tokenized=anyio.Event()), Play()])
+    body = {"prompt": ["x", "y", "z"], "stream": streamed}
+    async with exchange(create_app(as_engine(engine)), COMPLETIONS, body) as request:
+        await engine.submitted.wait()
+        await anyio.wait_all_tasks_blocked()
+        request.leave()
+    assert [handle.cancelled for handle in engine.handles] == [1]
+    assert engine.submissions == 2
 
 
 async def test_a_client_that_leaves_during_a_stream_cancels_what_has_not_ended(
@@ -53,6 +65,18 @@ async def test_a_client_that_was_gone_before_the_answer_began_is_noticed() -> No
     async with exchange(create_app(as_engine(engine)), COMPLETIONS, {"prompt": "x", "stream": True}) as request:
         request.leave()
     assert [handle.cancelled for handle in engine.handles] == [1]
+
+
+async def test_a_client_that_leaves_after_a_comment_cancels_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    engine = ScriptedEngine([Play(release=anyio.Event())])
+    app = create_app(as_engine(engine), api=ApiConfig(ping_after=0.01))
+    with caplog.at_level(logging.INFO, "llamalane.api.access"):
+        async with exchange(app, COMPLETIONS, {"prompt": "x", "stream": True}) as request:
+            await request.next()
+            await request.body()
+            request.leave()
+    assert [handle.cancelled for handle in engine.handles] == [1]
+    assert "status=499" in caplog.text
 
 
 async def test_a_server_that_is_cancelled_cancels_its_requests() -> None:

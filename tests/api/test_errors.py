@@ -6,7 +6,8 @@ import logging
 import anyio
 import pytest
 
-from llamalane.api import create_app
+from llamalane.api import ApiConfig, create_app
+from llamalane.api.errors import answer_for
 from llamalane.errors import (
     ChatTemplateError,
     ContextError,
@@ -18,8 +19,12 @@ from llamalane.errors import (
     PromptTooLongError,
     QueueFullError,
     RequestFailedError,
+    RequestShedError,
+    SupersededError,
+    TenantLimitError,
+    UnavailableError,
 )
-from tests.api.asgi import client_of
+from tests.api.asgi import client_of, exchange
 from tests.api.fake_engine import Play, ScriptedEngine, as_engine
 
 pytestmark = pytest.mark.anyio
@@ -29,6 +34,7 @@ CHAT = "/v1/chat/completions"
 
 AT_SUBMISSION = [
     (QueueFullError(2.1, reason="tokens", limit=9), 429, "rate_limit_error", "queue_full"),
+    (TenantLimitError(2, tenant="ann", reason="concurrent", limit=9), 429, "rate_limit_error", "tenant_limit"),
     (PromptTooLongError(900, 128), 400, "invalid_request_error", "context_length_exceeded"),
     (InvalidRequestError("no", param="prompt"), 400, "invalid_request_error", None),
     (ChatTemplateError("no"), 400, "invalid_request_error", "chat_template_error"),
@@ -36,6 +42,8 @@ AT_SUBMISSION = [
     (LaneDownError("no"), 503, "service_unavailable_error", "lane_down"),
 ]
 LATER = [
+    (RequestShedError(2.1), 429, "rate_limit_error", "shed"),
+    (SupersededError("old", "new"), 409, "conflict_error", "superseded"),
     (DeadlineExceededError(2), 504, "timeout_error", "deadline_exceeded"),
     (RequestFailedError("no"), 500, "server_error", "request_failed"),
     (LaneDownError("no"), 503, "service_unavailable_error", "lane_down"),
@@ -58,12 +66,16 @@ async def test_an_error_of_submission_comes_before_any_header(
 
 
 @pytest.mark.parametrize(("error", "status", "kind", "code"), LATER)
-async def test_an_error_after_waiting_is_an_answer(
-    error: LlamalaneError, status: int, kind: str, code: str | None
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_error_before_the_first_text_is_an_answer(
+    error: LlamalaneError, status: int, kind: str, code: str | None, streamed: bool
 ) -> None:
-    async with client_of(create_app(as_engine(ScriptedEngine([Play(error=error)])))) as client:
-        answer = await client.post(COMPLETIONS, json={"prompt": "x"})
+    engine = ScriptedEngine([Play((), error=error), Play(release=anyio.Event())])
+    async with client_of(create_app(as_engine(engine))) as client:
+        answer = await client.post(COMPLETIONS, json={"prompt": "x", "stream": streamed, "n": 2})
     assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/json"
+    assert [handle.cancelled for handle in engine.handles] == [0, 1]
     assert answer.json()["error"] == {"message": str(error), "type": kind, "param": None, "code": code}
 
 
@@ -83,12 +95,59 @@ async def test_an_error_in_a_stream_is_its_last_event(
     assert [handle.cancelled for handle in engine.handles] == [0, 1]
 
 
+async def test_an_error_after_a_comment_is_an_event() -> None:
+    release = anyio.Event()
+    engine = ScriptedEngine([Play((), error=RequestShedError(2), release=release)])
+    app = create_app(as_engine(engine), api=ApiConfig(ping_after=0.01))
+    async with exchange(app, COMPLETIONS, {"prompt": "x", "stream": True}) as request:
+        assert (await request.next())["status"] == 200
+        assert await request.body() == b": waiting\n\n"
+        release.set()
+        while (message := await request.next())["more_body"]:
+            assert message["body"] == b": waiting\n\n"
+    assert b'"code":"shed"' in message["body"]
+    assert b"[DONE]" not in message["body"]
+
+
+async def test_a_log_line_tells_the_error_of_a_stream_that_had_begun(caplog: pytest.LogCaptureFixture) -> None:
+    engine = ScriptedEngine([Play(["one"], error=RequestShedError(2)), Play((), error=RequestShedError(2))])
+    async with client_of(create_app(as_engine(engine))) as client:
+        with caplog.at_level(logging.INFO, "llamalane.api.access"):
+            for _ in range(2):
+                await client.post(COMPLETIONS, json={"prompt": "x", "stream": True})
+    begun, refused = (record.getMessage() for record in caplog.records if record.name == "llamalane.api.access")
+    assert "status=200" in begun
+    assert "error=RequestShedError" in begun
+    assert "status=429" in refused
+
+
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.3, "1"), (1.0, "1"), (1.01, "2"), (29.5, "30")])
-async def test_retry_after_is_in_whole_seconds_rounded_up(seconds: float, header: str) -> None:
-    refusal = QueueFullError(seconds, reason="requests", limit=9)
-    async with client_of(create_app(as_engine(ScriptedEngine([Play(refusal=refusal)])))) as client:
-        answer = await client.post(COMPLETIONS, json={"prompt": "x"})
-    assert answer.headers["retry-after"] == header
+async def test_retry_after_is_in_whole_seconds_rounded_up(seconds: float, header: str, streamed: bool) -> None:
+    refusals = [
+        Play(refusal=QueueFullError(seconds, reason="requests", limit=9)),
+        Play(refusal=TenantLimitError(seconds, tenant="ann", reason="concurrent", limit=9)),
+        Play((), error=RequestShedError(seconds)),
+    ]
+    async with client_of(create_app(as_engine(ScriptedEngine(refusals)))) as client:
+        for _ in refusals[:]:
+            answer = await client.post(COMPLETIONS, json={"prompt": "x", "stream": streamed})
+            assert answer.headers["retry-after"] == header
+
+
+async def test_a_new_class_of_errors_is_told_as_the_one_above_it() -> None:
+    class BusyError(UnavailableError):
+        retry_after = 3.5
+
+    answer = answer_for(BusyError("busy"))
+    assert answer.status == 503
+    assert answer.headers == {"Retry-After": "4"}
+
+
+async def test_clients_are_told_not_to_send_again_what_was_superseded() -> None:
+    async with client_of(create_app(as_engine(ScriptedEngine([Play((), error=SupersededError("a", "b"))])))) as client:
+        answer = await client.post(COMPLETIONS, json={"prompt": "x", "stream": True})
+    assert answer.headers["x-should-retry"] == "false"
 
 
 async def test_the_param_is_called_as_the_client_called_it() -> None:

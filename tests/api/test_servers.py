@@ -21,7 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 from hypercorn.utils import LifespanFailureError
 
-from llamalane.api import create_app
+from llamalane.api import ApiConfig, create_app
 from llamalane.errors import ModelLoadError
 from llamalane.scheduler import (
     Engine,
@@ -33,7 +33,7 @@ from llamalane.scheduler import (
     SchedulerConfig,
     StreamsConfig,
 )
-from tests.api.serving import listening, served
+from tests.api.serving import SERVERS, listening
 
 ENDLESS = {"prompt": "x", "ignore_eos": True}
 
@@ -76,10 +76,10 @@ class Observed:
         return connection
 
 
-@pytest.fixture
-def observed(tiny_model: Path) -> Iterator[Observed]:
+@contextlib.contextmanager
+def observing(model: Path, server: str, api: ApiConfig) -> Iterator[Observed]:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    engine = Engine(config_of(tiny_model, places=1), observer=events.put)
+    engine = Engine(config_of(model, places=1), observer=events.put)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -87,9 +87,15 @@ def observed(tiny_model: Path) -> Iterator[Observed]:
             yield
 
     host = FastAPI(lifespan=lifespan)
-    host.mount("/", create_app(engine))
-    with served(host) as url:
+    host.mount("/", create_app(engine, api=api))
+    with SERVERS[server](host) as url:
         yield Observed(url, events)
+
+
+@pytest.fixture(params=SERVERS)
+def observed(tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[Observed]:
+    with observing(tiny_model, request.param, ApiConfig()) as server:
+        yield server
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -116,6 +122,57 @@ def test_a_client_that_leaves_while_queued_is_dropped_from_the_queue(observed: O
         assert observed.metric('llamalane_num_requests_waiting{level="3"}') == 0
         assert observed.metric('llamalane_num_requests_running{level="3"}') == 1
     assert observed.wait_for(EventKind.ENDED) == first
+
+
+def test_the_queue_tells_who_waits_and_who_runs(observed: Observed) -> None:
+    with observed.begin(**ENDLESS):
+        observed.wait_for(EventKind.STARTED)
+        with observed.begin(**ENDLESS, priority=5), httpx.Client(base_url=observed.url) as client:
+            observed.wait_for(EventKind.ACCEPTED)
+            waiting, running = client.get("/v1/queue").json()["data"]
+            assert (waiting["state"], waiting["position"]) == ("waiting", 0)
+            assert (running["state"], running["lane"]) == ("running", "main")
+            assert waiting["estimated_start"] >= 0
+            assert waiting["events"][0] == {"name": "accepted", "after": 0.0}
+            for entry in (waiting, running):
+                assert client.get(f"/v1/queue/{entry['id']}").json()["id"] == entry["id"]
+                assert client.get(f"/v1/queue/{entry['id'].removesuffix('/0')}").json()["id"] == entry["id"]
+            assert client.get("/v1/queue/cmpl-nobody/0").status_code == 404
+
+
+def test_a_newer_request_with_the_same_key_ends_the_older_one_that_waits(observed: Observed) -> None:
+    with observed.begin(**ENDLESS):
+        observed.wait_for(EventKind.STARTED)
+        with observed.begin(**ENDLESS, stream=True, supersede="editor 1") as older:
+            observed.wait_for(EventKind.ACCEPTED)
+            with observed.begin(**ENDLESS, stream=True, supersede="editor 1"):
+                assert older.recv(1000).startswith(b"HTTP/1.1 409")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_deadline_that_passes_in_the_queue_is_an_http_error(observed: Observed, streamed: bool) -> None:
+    with observed.begin(**ENDLESS):
+        observed.wait_for(EventKind.STARTED)
+        answer = httpx.post(f"{observed.url}/v1/completions", json={**ENDLESS, "stream": streamed, "deadline": 0.05})
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "deadline_exceeded"
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_client_that_leaves_after_a_comment_is_dropped_from_the_queue(tiny_model: Path, server: str) -> None:
+    with (
+        observing(tiny_model, server, ApiConfig(ping_after=0.05)) as observed,
+        observed.begin(**ENDLESS),
+    ):
+        first = observed.wait_for(EventKind.STARTED)
+        waiting = observed.begin(**ENDLESS, stream=True)
+        second = observed.wait_for(EventKind.ACCEPTED)
+        received = b""
+        while b": waiting\n\n" not in received:
+            received += waiting.recv(1000)
+        assert received.startswith(b"HTTP/1.1 200")
+        waiting.close()
+        assert observed.wait_for(EventKind.ENDED) == second != first
 
 
 @pytest.mark.anyio

@@ -10,8 +10,9 @@ from typing import Any
 import anyio
 import pytest
 from fastapi import FastAPI
+from pydantic import SecretStr
 
-from llamalane.api import create_app, drain, lifespan_of
+from llamalane.api import ApiConfig, create_app, drain, lifespan_of
 from llamalane.errors import ModelLoadError
 from llamalane.scheduler import EngineConfig, EngineState, ModelConfig, SchedulerConfig
 from tests.api.asgi import client_of, exchange
@@ -54,6 +55,16 @@ async def test_health_tells_of_lanes_that_are_out() -> None:
         answer = await client.get("/v1/health")
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "lane_down"
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health"])
+async def test_health_can_be_asked_without_its_body(path: str) -> None:
+    async with client_of(create_app(as_engine(ScriptedEngine()), api=ApiConfig(api_key=SecretStr("sesame")))) as client:
+        answer = await client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert answer.headers["content-length"] == (await client.get(path)).headers["content-length"]
+    async with client_of(create_app(as_engine(ScriptedEngine(state=EngineState.LOADING)))) as client:
+        assert (await client.head(path)).status_code == 503
 
 
 @pytest.mark.parametrize(
@@ -222,8 +233,8 @@ async def test_what_has_not_ended_when_draining_does_ends_with_an_error_event(ti
             pieces = []
             while (message := await request.next())["more_body"]:
                 pieces.append(message["body"])
-    assert b'"code":"engine_unavailable"' in pieces[-1]
-    assert b"[DONE]" not in b"".join(pieces)
+    assert b'"code":"engine_unavailable"' in message["body"]
+    assert b"[DONE]" not in b"".join([*pieces, message["body"]])
 
 
 async def test_a_lifespan_runs_once_at_a_time(tiny_model: Path) -> None:

@@ -22,16 +22,29 @@ def test_a_framed_chunk_is_the_chunk(usage: bool) -> None:
     assert ("usage" in fields) is usage
 
 
+class Client:
+    """Takes what a writer sends; each body takes a while."""
+
+    def __init__(self) -> None:
+        self.log: list[bytes] = []
+        self.wait: anyio.Event | None = None
+        self.waits = anyio.Event()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.log.append(b"head")
+            return
+        self.log.append(b"begin")
+        await anyio.lowlevel.checkpoint()
+        if self.wait is not None:
+            self.waits.set()
+            await self.wait.wait()
+        self.log.append(message["body"])
+
+
 async def test_writers_take_turns_and_nothing_is_lost() -> None:
-    log: list[bytes] = []
-
-    async def slow_send(message: Message) -> None:
-        log.append(b"begin")
-        for _ in range(3):
-            await anyio.lowlevel.checkpoint()
-        log.append(message["body"])
-
-    writer = EventWriter(slow_send)
+    client = Client()
+    writer = EventWriter(client.send, {})
 
     async def write(name: bytes) -> None:
         for number in b"012":
@@ -40,28 +53,58 @@ async def test_writers_take_turns_and_nothing_is_lost() -> None:
     async with anyio.create_task_group() as tasks:
         for name in (b"a", b"b", b"c"):
             tasks.start_soon(write, name)
+    head, *log = client.log
+    assert head == b"head"
     assert log[::2] == [b"begin"] * 9
     for name in (b"a", b"b", b"c"):
         assert [event for event in log[1::2] if event.startswith(name)] == [name + b"0", name + b"1", name + b"2"]
 
 
+async def test_the_head_goes_out_with_the_first_event() -> None:
+    client = Client()
+    writer = EventWriter(client.send, {"X-Priority": "1"})
+    await anyio.wait_all_tasks_blocked()
+    assert not writer.begun
+    assert client.log == []
+    await writer.end(b"event")
+    assert writer.begun
+    assert client.log == [b"head", b"begin", b"event"]
+
+
 async def test_a_writer_that_is_cancelled_lets_the_next_one_write() -> None:
-    written: list[bytes] = []
-    blocked = anyio.Event()
-
-    async def send(message: Message) -> None:
-        if not blocked.is_set():
-            blocked.set()
-            await anyio.sleep_forever()
-        written.append(message["body"])
-
-    writer = EventWriter(send)
+    client = Client()
+    writer = EventWriter(client.send, {})
+    client.wait = anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(writer.write, b"first")
-        await blocked.wait()
+        await client.waits.wait()
         tasks.cancel_scope.cancel()
+    client.wait = None
     await writer.write(b"second")
-    assert written == [b"second"]
+    assert client.log == [b"head", b"begin", b"begin", b"second"]
+
+
+async def test_a_write_under_way_is_not_cut_off_when_writing_stops() -> None:
+    client = Client()
+    writer = EventWriter(client.send, {})
+    client.wait = release = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        for event in (b"first", b"second"):
+            tasks.start_soon(writer.write, event)
+        await client.waits.wait()
+
+        async def stop() -> None:
+            await writer.stop()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(stop)
+        await anyio.wait_all_tasks_blocked()
+        release.set()
+    await writer.end(b"end")
+    assert client.log[:2] == [b"head", b"begin"]
+    assert client.log[2] in (b"first", b"second")
+    assert client.log[-1] == b"end"
+    assert client.log.count(b"begin") == len(client.log) // 2
 
 
 async def test_a_server_that_cannot_send_means_that_the_client_is_gone() -> None:
@@ -69,4 +112,4 @@ async def test_a_server_that_cannot_send_means_that_the_client_is_gone() -> None
         raise BrokenPipeError
 
     with pytest.raises(ClientDisconnect):
-        await EventWriter(send).write(b"event")
+        await EventWriter(send, {}).write(b"event")

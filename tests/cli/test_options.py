@@ -68,7 +68,7 @@ def test_the_strongest_source_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("LLAMALANE_KV__BUDGET", "2048")
     monkeypatch.setenv("LLAMALANE_API__PORT", "2")
     config = load_config(ServerConfig, file, {"--kv-cells": 4096, "--port": 3})
-    assert (config.api.host, config.api.port, config.api.ping_interval) == ("file", 3, 15)
+    assert (config.api.host, config.api.port, config.api.ping_after) == ("file", 3, 15)
     assert config.kv.budget == 4096
     assert (config.scheduler.target_itl, config.scheduler.drain_timeout) == (1, 2)
 

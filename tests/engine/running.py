@@ -107,7 +107,7 @@ class WatchedEngine(Engine):
         assert len(self.scheduler.queue) == self.scheduler.queue.tokens == self.scheduler.queue._slots == 0
         assert not any(self.scheduler.running.values())
         assert not any(list(ledger) for ledger in self.scheduler.ledgers.values())
-        assert self.scheduler._rules.costs.used_bytes == 0
+        assert self.scheduler.rules.costs.used_bytes == 0
 
 
 def lane_threads() -> list[str]:

@@ -10,7 +10,7 @@ LIMIT = 100
 
 
 def region(places: int = 3, *, can_roll_back: bool = True) -> Region:
-    return Region(RegionPlan(cells=512, places=places, limit=LIMIT), can_roll_back)
+    return Region(RegionPlan(cells=512, places=places, limit=LIMIT, sequences=places), can_roll_back)
 
 
 def leave(books: Region, *histories: list[int], scope: str = "") -> list[SequenceId]:
@@ -165,13 +165,13 @@ def test_a_region_in_use_cannot_be_wiped_not_even_in_part() -> None:
     assert books.cached([1, 2, 3, 4], "") == 3
 
 
-def test_statistics_count_every_cell_and_place() -> None:
+def test_statistics_count_every_cell_and_sequence() -> None:
     books = region()
     leave(books, [1, 2, 3])
     books.take([9], 40, "")
     statistics = books.statistics()
-    assert (statistics.cells, statistics.places, statistics.free) == (512, 3, 2)
-    assert (statistics.reserved, statistics.kept) == (40, 3)
+    assert (statistics.cells, statistics.sequences, statistics.free) == (512, 3, 2)
+    assert (statistics.reserved, statistics.paused, statistics.kept) == (40, 0, 3)
 
 
 def test_books_that_do_not_add_up_are_found() -> None:

@@ -16,15 +16,18 @@ from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.events import Event, EventKind
 from llamalane.scheduler.growth import GrowthPredictor
+from llamalane.scheduler.limits import TenantLimit
 from llamalane.scheduler.parking import ParkingCosts
 from llamalane.scheduler.priority import LEVELS
+from llamalane.scheduler.queue import QueueBounds
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
 from llamalane.scheduler.rules import Rules
 from llamalane.scheduler.scheduler import Scheduler
 from llamalane.streams import Device, LaneBackend, Parking, Stream, StreamOptions, StreamPool
 from tests.scheduler.building import AGING, RequestMaker
-from tests.scheduler.scripted_lane import ScriptedLane, Speak, letters
+from tests.scheduler.scripted_lane import ScriptedLane, Speak, StepSeconds, letters, quick, spoken
+from tests.scheduler.test_output import cut
 
 PATIENCE = 10_000
 """Rounds after which something that should have ended never will."""
@@ -44,7 +47,8 @@ class Harness:
         max_step_tokens: int = 512,
         can_roll_back: bool = True,
         speak: Speak = letters,
-        target_itl: float = 0.1,
+        target_itl: float | Mapping[int, float] = 0.1,
+        step_seconds: StepSeconds = quick,
         cells: int | None = None,
         spare: int | None = None,
         max_parks: int = 3,
@@ -52,12 +56,17 @@ class Harness:
         swap_bytes: int = 1 << 20,
         swap_works: bool = True,
         abort_after: float | None = None,
+        shed: bool = False,
+        limits: Mapping[str, TenantLimit] | None = None,
     ) -> None:
         self.clock = VirtualClock()
         self.maker = RequestMaker(AGING)
         self.events: list[Event] = []
         self.requests: list[Request] = []
         self.lanes: dict[str, ScriptedLane] = {}
+        self.speak = speak
+        self.growth = GrowthPredictor()
+        targets = target_itl if isinstance(target_itl, Mapping) else dict.fromkeys(LEVELS, target_itl)
 
         def open_lane(stream: Stream) -> tuple[LaneBackend, Region]:
             options = stream.options
@@ -71,6 +80,7 @@ class Harness:
                 max_step_tokens=max_step_tokens,
                 can_roll_back=can_roll_back,
                 speak=speak,
+                step_seconds=step_seconds,
             )
             self.lanes[options.name] = lane
             return lane, Region(RegionPlan(room, options.places, limit, sequences), can_roll_back)
@@ -86,15 +96,17 @@ class Harness:
         # The pool's semaphore wants an event loop when it is made; nothing here waits, so nothing does later.
         self.pool = anyio.run(open_pool)
         rules = Rules(
+            aging=AGING,
             admission=AdmissionPolicy(share, {Level(level): count for level, count in (reserve or {}).items()}),
             displacement=DisplacementPolicy(max_parks),
             costs=ParkingCosts(swap_bytes, park),
-            growth=GrowthPredictor(),
-            targets=dict.fromkeys(LEVELS, target_itl),
+            growth=self.growth,
+            targets={level: targets[level] for level in LEVELS},
             abort_after=abort_after,
+            bounds=QueueBounds(max_requests, 10**6, shed=shed),
+            limits=limits or {},
+            default_limit=TenantLimit(),
             weights={},
-            max_requests=max_requests,
-            max_tokens=10**6,
         )
         self.scheduler = Scheduler(self.pool, rules, clock=self.clock, observer=self.events.append)
         self.pool.start(self.scheduler.receive_from_lane)
@@ -107,7 +119,7 @@ class Harness:
     def submit(self, level: int = 3, **options: Any) -> Request:
         """Submit a request; it waits until the next tick."""
         request = self.maker.make(level, self.clock.now(), **options)
-        with self.scheduler.queue.reserve_nowait() as slot:
+        with self.scheduler.queue.reserve_nowait(request.level) as slot:
             self.scheduler.submit(request, slot)
         self.requests.append(request)
         return request
@@ -132,6 +144,20 @@ class Harness:
                 return
             self.step()
         raise AssertionError(f"still there: {[request for request in self.requests if self.is_there(request)]}")
+
+    def finish(self) -> None:
+        """Go on until every request is gone, and check what each one said, and that everything has come back."""
+        self.run()
+        for request in self.requests:
+            if isinstance(request.delivery.outcome, Result):
+                assert request.delivery.outcome.text == self.alone(request)
+        self.check_conserved()
+        assert not self.scheduler.counters.failed
+
+    def alone(self, request: Request) -> str:
+        """What a request says when nobody disturbs it."""
+        prompt = "".join(map(chr, request.tokens))
+        return cut(spoken(prompt, request.max_tokens, self.speak), request.sampling.stop)[0]
 
     def close(self) -> None:
         """Shut down as an engine does, whatever is still going on, and check that every place came back."""
@@ -163,7 +189,7 @@ class Harness:
             assert (request.delivery.outcome is not None) == ended
         assert +Counter(self.scheduler.running) == Counter(request.level for request in held)
         saved = [len(request.saved.data) for request in self.requests if request.saved is not None]
-        assert self.scheduler._rules.costs.used_bytes == sum(saved)
+        assert self.scheduler.rules.costs.used_bytes == sum(saved)
         assert {request.id for request in self.scheduler.queue} == {
             request.id for request in self.requests if request.state is RequestState.WAITING
         }

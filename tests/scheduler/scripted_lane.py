@@ -7,13 +7,14 @@ it, so an output comes out right only if nothing was lost, repeated or mixed up 
 
 from __future__ import annotations
 
+import itertools
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llamalane.errors import DecodeError, LlamalaneError
 from llamalane.ids import LEAST_URGENT, PlanVersion, RequestId, SequenceId, StepNumber
 from llamalane.streams import (
-    Trim,
     FinishReason,
     Grant,
     Join,
@@ -30,22 +31,34 @@ from llamalane.streams import (
     StepReport,
     StepShare,
     StepTimes,
+    Trim,
 )
 from tests.scheduler.building import END
 
 Speak = Callable[[Sequence[int]], int]
 """Chooses the token that comes after others."""
+StepSeconds = Callable[[int, int], float]
+"""How long a step takes that computes so many decode rows and so many prompt tokens."""
 
 
 def letters(tokens: Sequence[int]) -> int:
     """Go on with a letter, for ever."""
-    return ord("a") + sum(place * token for place, token in enumerate(tokens, 1)) % 26
+    return ord("a") + _mixed(tokens) % 26
 
 
 def letters_with_an_end(tokens: Sequence[int]) -> int:
     """Go on with a letter, or end now and then."""
-    choice = sum(place * token for place, token in enumerate(tokens, 1)) % 29
+    choice = _mixed(tokens) % 29
     return END if choice > 26 else ord("a") + choice % 26
+
+
+def _mixed(tokens: Sequence[int]) -> int:
+    return zlib.crc32("".join(map(chr, tokens)).encode())
+
+
+def quick(rows: int, prompt_tokens: int) -> float:
+    """Take as long for many rows as for one, and a bit more for each prompt token."""
+    return 0.01 + 0.001 * prompt_tokens
 
 
 def spoken(prompt: str, count: int, speak: Speak = letters) -> str:
@@ -64,6 +77,8 @@ class ScriptedRow:
     tokens: list[int]
     computed: int
     cells: int | None
+    turn: int
+    """Of two rows, the one with the smaller number had its last part earlier."""
     chosen: int = 0
     started: bool = False
     sat_out: int = 0
@@ -90,6 +105,7 @@ class ScriptedLane:
         can_roll_back: bool = True,
         swap_works: bool = True,
         speak: Speak = letters,
+        step_seconds: StepSeconds = quick,
     ) -> None:
         self.name = name
         self.max_step_tokens = max_step_tokens
@@ -107,12 +123,14 @@ class ScriptedLane:
         self._room = room
         self._can_roll_back = can_roll_back
         self._speak = speak
+        self._step_seconds = step_seconds
         self._mailbox: StepPlan | None = None
         self._epoch = 0
         self._version = PlanVersion(0)
         self._prefill_tokens = 0
         self._share: StepShare | None = None
         self._number = 0
+        self._turns = itertools.count()
         self._abandon: int | None = None
         self._receiver: Callable[[LaneMessage], None] | None = None
 
@@ -136,19 +154,21 @@ class ScriptedLane:
         if step == self._number + 1 and self._ready:
             self._abandon = step
 
-    def step(self) -> None:
+    def step(self, *, begun: bool = False) -> None:
         """Take the plan that lies there, if any, and compute one step if there are rows.
 
-        A step that was abandoned has begun before the plan was there.
+        A step that was abandoned, or had `begun`, was under way before the plan was there.
         """
         if self._abandon is not None:
             self._abandon = None
             self.abandoned += 1
             self._number += 1
             self._say(StepReport(self.name, StepNumber(self._number), self._version, abandoned=True))
-        plan, self._mailbox = self._mailbox, None
         left: list[RequestId] = []
         parked: list[Parked] = []
+        plan = None
+        if not begun:
+            plan, self._mailbox = self._mailbox, None
         if plan is not None and plan.epoch == self._epoch:
             before = self._version
             self._apply(plan, left, parked)
@@ -212,7 +232,7 @@ class ScriptedLane:
             assert cells[: join.cached] == list(join.tokens[: join.cached]), "the cells hold something else"
             self._keep(join.sequence, join.cached)
             self.wasted_joins += len(cells) < join.cached
-        self.rows[join.request] = ScriptedRow(join, list(join.tokens), len(cells), join.cells)
+        self.rows[join.request] = ScriptedRow(join, list(join.tokens), len(cells), join.cells, next(self._turns))
         self._check_room()
 
     def _leave(self, leave: Leave) -> None:
@@ -249,13 +269,15 @@ class ScriptedLane:
         if self._share is not None:
             protected = self._share.protected
             others = [row for row in part if row.join.level > protected]
-            others.sort(key=lambda row: (not (row.join.sheltered and row.sat_out), -row.sat_out))
+            others.sort(key=lambda row: (not (row.join.sheltered and row.sat_out), row.turn))
             due = sum(row.join.sheltered and row.sat_out > 0 for row in others)
             part = [row for row in part if row.join.level <= protected] + others[: max(due, self._share.others)]
         if not part and not prompts:
             part = decoding
         for row in decoding:
             row.sat_out = 0 if row in part else row.sat_out + 1
+        for row in part:
+            row.turn = next(self._turns)
         return part
 
     def _compute(self, left: list[RequestId], parked: list[Parked]) -> None:
@@ -289,7 +311,7 @@ class ScriptedLane:
                 outputs=tuple(outputs),
                 decode_rows=len(part),
                 prefill_tokens=computed,
-                times=StepTimes(begin=0.0, decode=0.01 + 0.001 * computed, sample=0.0, idle=0.0),
+                times=StepTimes(begin=0.0, decode=self._step_seconds(len(part), computed), sample=0.0, idle=0.0),
             )
         )
 

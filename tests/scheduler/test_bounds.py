@@ -18,7 +18,7 @@ from llamalane.ids import LEAST_URGENT, Level
 from llamalane.scheduler.admission import AdmissionPolicy, Choice
 from llamalane.scheduler.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT
 from llamalane.scheduler.priority import LEVELS, Aging
-from llamalane.scheduler.queue import WaitingQueue
+from llamalane.scheduler.queue import QueueBounds, WaitingQueue
 from llamalane.scheduler.request import Request
 from tests.scheduler.building import RequestMaker
 from tests.scheduler.oracle import INTERVAL, Oracle
@@ -40,7 +40,7 @@ class Server:
         aging = Aging(ceiling, INTERVAL)
         self.clock = VirtualClock()
         self.maker = RequestMaker(aging)
-        self.queue = WaitingQueue[Request](10**9, 10**9, lambda: 1.0, WEIGHTS)
+        self.queue = WaitingQueue[Request](QueueBounds(10**9, 10**9), lambda: 1.0, WEIGHTS)
         self.policy = AdmissionPolicy(share, reserve)
         self.oracle = Oracle(aging, WEIGHTS)
         self.running: list[Request] = []

@@ -273,7 +273,7 @@ def test_requests_that_ended_long_before_their_deadline_are_forgotten(start: Sta
     for _ in range(300):
         harness.submit(deadline=3600, max_tokens=1)
         harness.run()
-    assert len(harness.scheduler._deadlines) < 100
+    assert len(harness.scheduler._life.deadlines) < 100
 
 
 def test_the_end_of_everything_ends_everybody_with_the_reason(start: Start) -> None:

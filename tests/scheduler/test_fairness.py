@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from llamalane.ids import Level
 from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT, Fairness, TenantCounters
-from llamalane.scheduler.queue import WaitingQueue
+from llamalane.scheduler.queue import QueueBounds, WaitingQueue
 from llamalane.scheduler.request import Request
 from tests.scheduler.building import RequestMaker
 from tests.scheduler.oracle import PlainCounters
@@ -147,7 +147,7 @@ class Server:
     """Places whose requests can hold `memory` tokens together; counts what each tenant really gets."""
 
     def __init__(self, places: int, memory: int, *, share: int = 0, weights: Mapping[str, float] | None = None) -> None:
-        self.queue = WaitingQueue[Request](10**9, 10**9, retry_after=lambda: 1.0, weights=weights)
+        self.queue = WaitingQueue[Request](QueueBounds(10**9, 10**9), retry_after=lambda: 1.0, weights=weights)
         self.differences = Differences(weights or {})
         self.service: defaultdict[str, float] = defaultdict(float)
         self.most_waiting = 30

@@ -11,8 +11,9 @@ from llamalane.clock import VirtualClock
 from llamalane.errors import QueueFullError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.admission import AdmissionPolicy
+from llamalane.scheduler.level_queue import Head
 from llamalane.scheduler.priority import LEVELS, Aging
-from llamalane.scheduler.queue import Head, WaitingQueue
+from llamalane.scheduler.queue import QueueBounds, WaitingQueue
 from llamalane.scheduler.request import Request
 from tests.scheduler.building import RequestMaker
 from tests.scheduler.oracle import INTERVAL, Oracle
@@ -21,11 +22,11 @@ TENANTS = ("one", "two", "three")
 
 
 def bounded(max_requests: int = 10**9, max_tokens: int = 10**9, retry_after: float = 1.5) -> WaitingQueue[Request]:
-    return WaitingQueue(max_requests, max_tokens, lambda: retry_after)
+    return WaitingQueue(QueueBounds(max_requests, max_tokens), lambda: retry_after)
 
 
 def put(queue: WaitingQueue[Request], request: Request) -> Request:
-    with queue.reserve_nowait() as slot:
+    with queue.reserve_nowait(request.level) as slot:
         slot.fill(request)
     return request
 
@@ -106,7 +107,7 @@ class OrderOfWaiting(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "queue"):
             return
-        positions = {request: self.queue.position(request) for request in self.oracle.waiting}
+        positions = {request: number for number, request in enumerate(self.queue.in_order())}
         for number in range(len(positions)):
             request = self.oracle.next(self.clock.now())
             assert positions[request] == number
@@ -154,7 +155,7 @@ def test_an_older_request_of_its_level_brings_a_tenant_before_an_aged_one() -> N
     aged = put(queue, maker.make(5, arrival=1, tenant="one"))
     young = put(queue, maker.make(4, arrival=100, tenant="two"))
     queue.fairness.charge(Level(4), "one", prompt_tokens=1)
-    assert [queue.position(request) for request in (young, old, aged)] == [0, 1, 2]
+    assert queue.in_order() == [young, old, aged]
     assert [pop(queue) for _ in range(3)] == [young, old, aged]
 
 
@@ -189,7 +190,7 @@ def test_the_queue_is_bounded_in_requests() -> None:
     first = put(queue, maker.make())
     put(queue, maker.make())
     with pytest.raises(QueueFullError, match="2 requests") as caught:
-        queue.reserve_nowait()
+        queue.reserve_nowait(Level(3))
     assert (caught.value.reason, caught.value.limit, caught.value.retry_after) == ("requests", 2, 7.5)
     queue.remove(first)
     put(queue, maker.make())
@@ -197,17 +198,17 @@ def test_the_queue_is_bounded_in_requests() -> None:
 
 def test_a_slot_counts_until_it_is_filled_or_given_back() -> None:
     maker, queue = RequestMaker(), bounded(max_requests=1)
-    with queue.reserve_nowait(), pytest.raises(QueueFullError):
-        queue.reserve_nowait()
-    with pytest.raises(ZeroDivisionError), queue.reserve_nowait():
+    with queue.reserve_nowait(Level(3)), pytest.raises(QueueFullError):
+        queue.reserve_nowait(Level(3))
+    with pytest.raises(ZeroDivisionError), queue.reserve_nowait(Level(3)):
         raise ZeroDivisionError  # as when a prompt turns out to be invalid
-    with queue.reserve_nowait() as slot:
+    with queue.reserve_nowait(Level(3)) as slot:
         slot.fill(maker.make())
         with pytest.raises(QueueFullError):
-            queue.reserve_nowait()
+            queue.reserve_nowait(Level(3))
     assert len(queue) == 1
     with pytest.raises(QueueFullError):
-        queue.reserve_nowait()
+        queue.reserve_nowait(Level(3))
 
 
 def test_the_queue_is_bounded_in_tokens() -> None:

@@ -317,11 +317,11 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(start: Start) -
     assert caught.value.retry_after > 0
     harness.clock.advance(4)
     harness.step(3)  # the first one has kept its place for 4 seconds
-    assert harness.scheduler.queue.reserve_nowait()
+    assert harness.scheduler.queue.reserve_nowait(Level(3))
     harness.submit()
     with pytest.raises(QueueFullError) as caught:
         harness.submit()
-    assert caught.value.retry_after == pytest.approx(4)
+    assert 4 < caught.value.retry_after < 16
     harness.run()
     harness.check_conserved()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llamalane.ids import SequenceId
+from llamalane.ids import SequenceId, StepNumber
 from llamalane.kvcache import Region, RegionPlan
 from llamalane.streams import Device, LaneBackend, StepPlan, Stream, StreamOptions
 from llamalane.streams.steps import Receiver
@@ -31,16 +31,24 @@ class FakeLane:
     def post(self, plan: StepPlan) -> None:
         self.plans.append(plan)
 
+    def abandon(self, step: StepNumber) -> None:
+        raise AssertionError("no step is under way")
+
     def close(self) -> None:
         self.closings += 1
 
 
 class LaneOpener:
-    """Opens fake lanes with real regions, until the lane called `broken`, which cannot be opened."""
+    """Opens fake lanes with real regions, until the lane called `broken`, which cannot be opened.
 
-    def __init__(self, broken: str | None = None) -> None:
+    Each region has `cells` in all, and `spare` sequences more than can run.
+    """
+
+    def __init__(self, broken: str | None = None, *, cells: int = 256, spare: int = 0) -> None:
         self.lanes: list[FakeLane] = []
         self._broken = broken
+        self._cells = cells
+        self._spare = spare
 
     def __call__(self, stream: Stream) -> tuple[LaneBackend, Region]:
         options = stream.options
@@ -48,21 +56,41 @@ class LaneOpener:
             raise OSError(f"{options.name} cannot be opened")
         lane = FakeLane(options.name)
         self.lanes.append(lane)
-        return lane, Region(RegionPlan(cells=256, places=options.places, limit=LIMIT))
+        sequences = options.places + self._spare
+        return lane, Region(RegionPlan(self._cells, options.places, min(LIMIT, self._cells), sequences))
 
 
 class FakeCells:
-    """Notes what is removed; without `can_roll_back` only whole sequences can be, or nothing at all."""
+    """Notes what is removed, saved and restored; without `can_roll_back` only whole sequences can be removed.
+
+    `lengths` says how long sequences are, and `can_restore` whether saved cells can be put back.
+    """
 
     def __init__(self, *, can_roll_back: bool = True) -> None:
         self.can_roll_back = can_roll_back
+        self.can_restore = True
+        self.lengths: dict[SequenceId, int] = {}
         self.removals: list[tuple[SequenceId, int]] = []
+        self.saves: list[SequenceId] = []
+        self.restorals: list[tuple[SequenceId, bytes]] = []
 
     def remove(self, sequence: SequenceId, start: int = 0) -> bool:
         if start and not self.can_roll_back:
             return False
         self.removals.append((sequence, start))
         return True
+
+    def length(self, sequence: SequenceId) -> int:
+        return self.lengths[sequence]
+
+    def save(self, sequence: SequenceId) -> bytearray:
+        assert (sequence, 0) not in self.removals[-1:], "there is nothing left to save"
+        self.saves.append(sequence)
+        return bytearray(b"cells of %d" % sequence)
+
+    def restore(self, sequence: SequenceId, data: bytearray) -> bool:
+        self.restorals.append((sequence, bytes(data)))
+        return self.can_restore
 
 
 class FakeSampler:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from llamalane.errors import StepAbandonedError
 from llamalane.ids import SequenceId
 from llamalane.streams import (
     CpuStream,
@@ -23,7 +24,8 @@ from llamalane.streams import (
 )
 from llamalane.streams.gate import Gate
 from llamalane.streams.lane import Lane, StepContext
-from llamalane.streams.llama import Batch, Context, ContextOptions, Model
+from llamalane.streams.llama import Batch, Context, ContextOptions, Model, uniform
+from llamalane.streams.llama.sampler import cumulative_distribution
 from tests.streams.fakes import stream_options
 
 TIMEOUT = 60.0
@@ -32,6 +34,9 @@ OPTIONS = ContextOptions(cells=1024, sequences=4, max_step_tokens=64, micro_batc
 LIMIT = OPTIONS.cells // OPTIONS.sequences
 PROMPT = list(range(70, 90))
 ENDLESS = SamplingParameters(temperature=0, seed=0, ignore_eos=True)
+SEEDED = SamplingParameters(
+    seed=5, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, presence_penalty=1.0, repeat_last_n=-1, ignore_eos=True
+)
 ROUNDING = 0.01
 
 
@@ -40,7 +45,7 @@ class Script:
 
     `before_step` is called in the lane's thread with the number of each step, before it is computed; what it raises
     is what the step fails with. `before_open` is the same for each context. `broken_rows` names steps whose first row
-    of logits is not a number.
+    of logits is not a number, and `half_steps` those that are abandoned when half of their tokens are computed.
     """
 
     def __init__(
@@ -49,16 +54,39 @@ class Script:
         *,
         before_open: Callable[[int], None] = lambda _: None,
         broken_rows: Sequence[int] = (),
+        half_steps: Sequence[int] = (),
     ) -> None:
         self.before_step = before_step
         self.before_open = before_open
         self.broken_rows = broken_rows
+        self.half_steps = half_steps
         self.opened = 0
         self.refused = 0
         self.closed = 0
         self.steps = 0
         self.in_step = False
         self.threads: set[int] = set()
+
+
+class Hold:
+    """Keeps a lane within one of its steps, before anything of it is computed, until it is let go."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._reached = threading.Event()
+        self._let_go = threading.Event()
+
+    def __call__(self, step: int) -> None:
+        if step == self._step:
+            self._reached.set()
+            assert self._let_go.wait(TIMEOUT)
+
+    def wait(self) -> None:
+        """Wait until the lane is within the step."""
+        assert self._reached.wait(TIMEOUT)
+
+    def let_go(self) -> None:
+        self._let_go.set()
 
 
 class ScriptedContext:
@@ -74,8 +102,11 @@ class ScriptedContext:
         self._script.steps += 1
         self._script.before_step(self._script.steps)
         self._script.in_step = True
-        self._inner.decode(batch)
+        half = self._script.steps in self._script.half_steps
+        self._inner.decode(first_half(batch) if half else batch)
         self._script.in_step = False
+        if half:
+            raise StepAbandonedError
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
         logits = self._inner.logits(batch)
@@ -86,6 +117,18 @@ class ScriptedContext:
 
     def remove(self, sequence: SequenceId, start: int = 0) -> bool:
         return self._inner.remove(sequence, start)
+
+    def length(self, sequence: SequenceId) -> int:
+        return self._inner.length(sequence)
+
+    def save(self, sequence: SequenceId) -> bytearray:
+        return self._inner.save(sequence)
+
+    def restore(self, sequence: SequenceId, data: bytearray) -> bool:
+        return self._inner.restore(sequence, data)
+
+    def interrupt(self, on: bool) -> None:
+        self._inner.interrupt(on)
 
     def close(self) -> None:
         self._script.threads.add(threading.get_ident())
@@ -154,6 +197,8 @@ def open_lane(
     gate: Gate | None = None,
     max_step_tokens: int = OPTIONS.max_step_tokens,
     cores: tuple[int, ...] = (),
+    options: ContextOptions = OPTIONS,
+    can_abandon: bool = True,
 ) -> Lane:
     """Open a lane; whoever calls it closes the lane."""
     plays = script or Script()
@@ -166,24 +211,64 @@ def open_lane(
         except BaseException:
             plays.refused += 1
             raise
-        return ScriptedContext(plays, Context(model, OPTIONS))
+        return ScriptedContext(plays, Context(model, options))
 
     stream = CpuStream(dataclasses.replace(stream_options(name), cores=cores))
     return Lane(
-        stream, model.vocabulary, open_context, max_step_tokens=max_step_tokens, limit=LIMIT, gate=gate or Gate()
+        stream,
+        model.vocabulary,
+        open_context,
+        max_step_tokens=max_step_tokens,
+        limit=LIMIT,
+        gate=gate or Gate(),
+        by_sequence=options.partitioned,
+        can_abandon=can_abandon,
     )
+
+
+def first_half(batch: Batch) -> Batch:
+    """Return the first half of each part of a batch, one token at least."""
+    half = Batch(batch.capacity)
+    offset = 0
+    for sequence, start, end in batch.parts:
+        middle = (end - start + 1) // 2
+        half.add(sequence, batch.tokens[offset : offset + middle].tolist(), start, output=False)
+        offset += end - start
+    return half
 
 
 def shortfall(model: Model, prompt: Sequence[int], output: Sequence[int]) -> float:
     """Return how far the worst of the chosen tokens was from being the likeliest.
 
-    An undisturbed context is fed the prompt and then the output, token by token. Greedy choices fall short by
-    rounding errors only.
+    Greedy choices fall short by rounding errors only.
     """
+    undisturbed = logits_along(model, prompt, output)
+    return max(float(logits.max() - logits[token]) for logits, token in zip(undisturbed, output, strict=True))
+
+
+def misdraw(model: Model, prompt: Sequence[int], output: Sequence[int]) -> float:
+    """Return how far the worst of the random numbers was from the one that draws its token, with `SEEDED` sampling.
+
+    Right draws miss by rounding errors only.
+    """
+    assert SEEDED.seed is not None
+    forbidden = list(model.vocabulary.end_of_generation)
+    worst = 0.0
+    for index, (logits, token) in enumerate(zip(logits_along(model, prompt, output), output, strict=True)):
+        logits[forbidden] = -np.inf
+        logits[list({*prompt, *output[:index]})] -= SEEDED.presence_penalty
+        upper = cumulative_distribution(logits)
+        drawn = uniform(SEEDED.seed, 0, index)
+        lower = upper[token - 1] if token else 0.0
+        worst = max(worst, float(lower - drawn), float(drawn - upper[token]))
+    return worst
+
+
+def logits_along(model: Model, prompt: Sequence[int], output: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]:
+    """Yield the logits before each token of `output` in an undisturbed context, which is fed token by token."""
     context = Context(model, OPTIONS)
     batch = Batch(OPTIONS.max_step_tokens)
     sequence = SequenceId(0)
-    worst = 0.0
     pending = list(prompt)
     for token in output:
         while pending:
@@ -191,8 +276,6 @@ def shortfall(model: Model, prompt: Sequence[int], output: Sequence[int]) -> flo
             batch.clear()
             batch.add(sequence, chunk, context.length(sequence), output=not pending)
             context.decode(batch)
-        logits = context.logits(batch)[0]
-        worst = max(worst, float(logits.max() - logits[token]))
+        yield context.logits(batch)[0].copy()
         pending = [token]
     context.close()
-    return worst

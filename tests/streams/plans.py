@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llamalane.ids import PlanVersion, RequestId, SequenceId
-from llamalane.streams import Edit, Join, Leave, SamplingParameters, StepPlan
+from llamalane.ids import MOST_URGENT, Level, PlanVersion, RequestId, SequenceId
+from llamalane.streams import (
+    Change,
+    Edit,
+    Grant,
+    Join,
+    Leave,
+    Park,
+    Parking,
+    SamplingParameters,
+    SavedCells,
+    StepPlan,
+    StepShare,
+    Trim,
+)
 
 GREEDY = SamplingParameters(temperature=0, seed=0)
 
@@ -19,7 +32,11 @@ def join(
     generated: int = 0,
     max_tokens: int = 4,
     sampling: SamplingParameters = GREEDY,
+    level: int = MOST_URGENT,
     urgency: tuple[float, ...] = (),
+    cells: int | None = None,
+    saved: SavedCells | None = None,
+    sheltered: bool = False,
 ) -> Join:
     return Join(
         request=RequestId(request),
@@ -29,7 +46,11 @@ def join(
         generated=generated,
         max_tokens=max_tokens,
         sampling=sampling,
+        level=Level(level),
         urgency=urgency,
+        cells=cells,
+        saved=saved,
+        sheltered=sheltered,
     )
 
 
@@ -37,11 +58,25 @@ def leave(request: str, keep: int = 0) -> Leave:
     return Leave(RequestId(request), keep)
 
 
-def edit(version: int, change: Join | Leave) -> Edit:
+def park(request: str, sequence: int = 0, how: Parking = Parking.PAUSE) -> Park:
+    return Park(RequestId(request), SequenceId(sequence), how)
+
+
+def grant(request: str, cells: int) -> Grant:
+    return Grant(RequestId(request), cells)
+
+
+def trim(sequence: int, keep: int = 0) -> Trim:
+    return Trim(SequenceId(sequence), keep)
+
+
+def edit(version: int, change: Change) -> Edit:
     return Edit(PlanVersion(version), change)
 
 
-def plan(version: int, *edits: Edit | Join | Leave, epoch: int = 0, prefill_tokens: int = 64) -> StepPlan:
+def plan(
+    version: int, *edits: Edit | Change, epoch: int = 0, prefill_tokens: int = 64, share: StepShare | None = None
+) -> StepPlan:
     """Return a plan; a change without a version of its own is new in this plan."""
     known = tuple(change if isinstance(change, Edit) else edit(version, change) for change in edits)
-    return StepPlan(epoch, PlanVersion(version), known, prefill_tokens)
+    return StepPlan(epoch, PlanVersion(version), known, prefill_tokens, share)

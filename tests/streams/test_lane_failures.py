@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -9,25 +9,8 @@ from llamalane.errors import ContextError, DecodeError
 from llamalane.streams import LaneFailed
 from llamalane.streams.lane import MAX_FAILURES, Lane
 from llamalane.streams.llama import Model
-from tests.streams.lane_rig import ENDLESS, PROMPT, ROUNDING, TIMEOUT, Inbox, Script, open_lane, shortfall, tokens_of
+from tests.streams.lane_rig import ENDLESS, PROMPT, ROUNDING, TIMEOUT, Inbox, Script, shortfall, tokens_of
 from tests.streams.plans import join, leave, plan
-
-
-@pytest.fixture
-def start(model: Model, inbox: Inbox) -> Iterator[Callable[[Script], Lane]]:
-    """Starts lanes whose messages go to the inbox, and closes them, with every context, when the test is over."""
-    lanes: list[tuple[Lane, Script]] = []
-
-    def start_lane(script: Script) -> Lane:
-        lane = open_lane(model, script)
-        lanes.append((lane, script))
-        lane.start(inbox)
-        return lane
-
-    yield start_lane
-    for lane, script in lanes:
-        lane.close()
-        assert script.closed == script.opened - script.refused, "a context was not freed"
 
 
 def failing_in(*steps: int, error: Exception | None = None) -> Script:
@@ -43,7 +26,7 @@ def lane_threads() -> list[str]:
 
 
 def test_a_failed_step_costs_the_context_and_the_lane_builds_another(
-    start: Callable[[Script], Lane], inbox: Inbox, model: Model
+    start: Callable[..., Lane], inbox: Inbox, model: Model
 ) -> None:
     script = failing_in(3)
     lane = start(script)
@@ -65,7 +48,7 @@ def test_a_failed_step_costs_the_context_and_the_lane_builds_another(
     assert [report.step for report in (*first, *reports)] == [1, 2, 3, 4, 5]
 
 
-def test_plans_made_before_the_failure_are_dropped(start: Callable[[Script], Lane], inbox: Inbox) -> None:
+def test_plans_made_before_the_failure_are_dropped(start: Callable[..., Lane], inbox: Inbox) -> None:
     in_step, go_on, next_step = threading.Event(), threading.Event(), threading.Event()
 
     def follow(step: int) -> None:
@@ -94,7 +77,7 @@ def test_plans_made_before_the_failure_are_dropped(start: Callable[[Script], Lan
     assert all(report.left == () for report in reports)
 
 
-def test_a_lane_that_fails_three_times_in_a_row_is_out(start: Callable[[Script], Lane], inbox: Inbox) -> None:
+def test_a_lane_that_fails_three_times_in_a_row_is_out(start: Callable[..., Lane], inbox: Inbox) -> None:
     script = failing_in(1, 2, 3)
     lane = start(script)
     failures: list[LaneFailed] = []
@@ -112,7 +95,7 @@ def test_a_lane_that_fails_three_times_in_a_row_is_out(start: Callable[[Script],
     assert inbox.empty()
 
 
-def test_a_step_between_failures_starts_the_count_anew(start: Callable[[Script], Lane], inbox: Inbox) -> None:
+def test_a_step_between_failures_starts_the_count_anew(start: Callable[..., Lane], inbox: Inbox) -> None:
     lane = start(failing_in(2, 4, 6, 8))
     for epoch in range(4):
         lane.post(plan(epoch + 1, join("a", 0, PROMPT, max_tokens=5, sampling=ENDLESS), epoch=epoch))
@@ -121,7 +104,7 @@ def test_a_step_between_failures_starts_the_count_anew(start: Callable[[Script],
         inbox.ready()
 
 
-def test_a_context_that_cannot_be_built_anew_counts_as_a_failure(start: Callable[[Script], Lane], inbox: Inbox) -> None:
+def test_a_context_that_cannot_be_built_anew_counts_as_a_failure(start: Callable[..., Lane], inbox: Inbox) -> None:
     def refuse_the_second(number: int) -> None:
         if number == 2:
             raise MemoryError("no room for cells")
@@ -140,7 +123,7 @@ def test_a_context_that_cannot_be_built_anew_counts_as_a_failure(start: Callable
     assert len(tokens_of("b", inbox.reports_until("b"))) == 2
 
 
-def test_a_lane_without_any_context_left_is_out(start: Callable[[Script], Lane], inbox: Inbox) -> None:
+def test_a_lane_without_any_context_left_is_out(start: Callable[..., Lane], inbox: Inbox) -> None:
     def refuse_all_but_the_first(number: int) -> None:
         if number > 1:
             raise ContextError("no room")
@@ -156,7 +139,7 @@ def test_a_lane_without_any_context_left_is_out(start: Callable[[Script], Lane],
 
 
 def test_a_bug_is_told_as_a_failed_context_and_logged_whole(
-    start: Callable[[Script], Lane], inbox: Inbox, caplog: pytest.LogCaptureFixture
+    start: Callable[..., Lane], inbox: Inbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     lane = start(failing_in(1, error=ZeroDivisionError("oh no")))
     lane.post(plan(1, join("a")))
@@ -169,7 +152,7 @@ def test_a_bug_is_told_as_a_failed_context_and_logged_whole(
     assert record.exc_info
 
 
-def test_all_rows_are_gone_after_a_failure(start: Callable[[Script], Lane], inbox: Inbox) -> None:
+def test_all_rows_are_gone_after_a_failure(start: Callable[..., Lane], inbox: Inbox) -> None:
     lane = start(failing_in(2))
     lane.post(plan(1, *(join(name, i, PROMPT, max_tokens=9, sampling=ENDLESS) for i, name in enumerate("abcd"))))
     inbox.report()
@@ -180,7 +163,7 @@ def test_all_rows_are_gone_after_a_failure(start: Callable[[Script], Lane], inbo
     assert {output.request for report in reports for output in report.outputs} == {"e"}
 
 
-def test_closing_while_the_lane_recovers_frees_everything(start: Callable[[Script], Lane], inbox: Inbox) -> None:
+def test_closing_while_the_lane_recovers_frees_everything(start: Callable[..., Lane], inbox: Inbox) -> None:
     script = failing_in(1)
     lane = start(script)
     lane.post(plan(1, join("a")))

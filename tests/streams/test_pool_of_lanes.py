@@ -12,7 +12,7 @@ from llamalane.streams import LaneBackend, Lease, SamplingParameters, Stream, St
 from llamalane.streams.gate import Gate
 from llamalane.streams.llama import Model
 from tests.streams.fakes import stream_options
-from tests.streams.lane_rig import LIMIT, OPTIONS, Inbox, Script, open_lane, shortfall, tokens_of
+from tests.streams.lane_rig import OPTIONS, Inbox, Script, open_lane, shortfall, tokens_of
 from tests.streams.plans import join, plan
 
 NAMES = ["a", "b", "c"]
@@ -35,7 +35,7 @@ def inbox() -> Inbox:
 @pytest.fixture
 def pool(model: Model, script: Script, inbox: Inbox) -> Iterator[StreamPool]:
     gate = Gate()
-    plans = iter(divide(3 * OPTIONS.cells, [4] * 3, model.train_context))
+    plans = iter(divide(3 * OPTIONS.cells, [4] * 3, model.train_context, spare=0))
 
     def open_one(stream: Stream) -> tuple[LaneBackend, Region]:
         return open_lane(model, script, name=stream.options.name, gate=gate), Region(next(plans))
@@ -63,7 +63,7 @@ def run_all(
 
 
 async def test_twelve_conversations_go_on_where_they_were(pool: StreamPool, inbox: Inbox, model: Model) -> None:
-    assert (pool.places, pool.limit) == (12, LIMIT)
+    assert (pool.places, pool.limit) == (12, OPTIONS.cells)
     prompts = {f"talk-{i}": [1, 100 + i, *range(60, 70 + i)] for i in range(12)}
     work = {name: (pool.acquire_nowait(prompt, cells=40, scope="me"), prompt) for name, prompt in prompts.items()}
     outputs = run_all(pool, inbox, 1, work)
@@ -102,7 +102,7 @@ def test_no_thread_is_left_when_one_lane_cannot_open(model: Model) -> None:
     def open_two(stream: Stream) -> tuple[LaneBackend, Region]:
         if stream.options.name == "c":
             raise OSError("c cannot be opened")
-        (region,) = divide(OPTIONS.cells, [4], 0)
+        (region,) = divide(OPTIONS.cells, [4], 0, spare=0)
         return open_lane(model, script, name=stream.options.name), Region(region)
 
     with pytest.raises(OSError, match="c cannot be opened"):

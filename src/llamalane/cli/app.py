@@ -178,6 +178,14 @@ def bench(context: typer.Context) -> None:
     commands(context.args, prog_name=context.command_path)
 
 
+@app.command(context_settings=_PASS_ON, add_help_option=False)
+def simulate(context: typer.Context) -> None:
+    """Try scheduling out on simulated lanes."""
+    from llamalane.bench.simulator.command import app as commands
+
+    commands(context.args, prog_name=context.command_path)
+
+
 @app.command("config", context_settings=_PASS_ON, add_help_option=False)
 def config_(context: typer.Context) -> None:
     """Check a configuration file, or print an example or the schema."""

@@ -3,12 +3,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from llamalane.streams.llama import Context, ContextOptions, Model, ModelOptions, Vocabulary
+from llamalane.ids import SequenceId
+from llamalane.streams.llama import Batch, Context, ContextOptions, Model, ModelOptions, Vocabulary
 from tests.models.tiny_gguf import Kind
 
 OPTIONS = ContextOptions(cells=256, sequences=3, max_step_tokens=32, micro_batch=16, threads=1)
+PROMPT = [1, *range(70, 90)]
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +39,12 @@ def context(model: Model) -> Iterator[Context]:
     context = Context(model, OPTIONS)
     yield context
     context.close()
+
+
+def step(context: Context, *rows: tuple[SequenceId, list[int]]) -> npt.NDArray[np.float32]:
+    """Compute tokens after what the sequences hold, and return a copy of each one's logits."""
+    batch = Batch(64)
+    for sequence, tokens in rows:
+        batch.add(sequence, tokens, context.length(sequence), output=True)
+    context.decode(batch)
+    return context.logits(batch).copy()

@@ -5,27 +5,15 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from llamalane.errors import ContextError, DecodeError
 from llamalane.ids import SequenceId
 from llamalane.streams.llama import Batch, Context, Model
 from tests.models.tiny_gguf import Kind
-from tests.streams.llama.conftest import OPTIONS
+from tests.streams.llama.conftest import OPTIONS, PROMPT, step
 
 FIRST, SECOND = SequenceId(0), SequenceId(1)
-PROMPT = [1, *range(70, 90)]
-
-
-def step(context: Context, *rows: tuple[SequenceId, list[int]]) -> npt.NDArray[np.float32]:
-    """Compute tokens after what the sequences hold, and return a copy of each one's logits."""
-    batch = Batch(64)
-    for sequence, tokens in rows:
-        batch.add(sequence, tokens, context.length(sequence), output=True)
-    context.decode(batch)
-    return context.logits(batch).copy()
 
 
 @pytest.mark.parametrize(

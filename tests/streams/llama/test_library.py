@@ -103,15 +103,25 @@ def test_lines_of_two_threads_are_not_mixed(caplog: pytest.LogCaptureFixture) ->
     assert caplog.messages == ["two", "one line"]
 
 
-def test_errors_are_gathered_from_the_asking_thread_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_are_gathered_from_the_asking_thread_only(caplog: pytest.LogCaptureFixture) -> None:
     log = _Log()
-    with log.collect_errors() as errors, ThreadPoolExecutor(1) as executor:
+    with log.collect(logging.ERROR) as errors, ThreadPoolExecutor(1) as executor:
         log.receive(4, b"mine\n", None)
         log.receive(3, b"a warning\n", None)
         executor.submit(log.receive, 4, b"another thread's\n", None).result()
     log.receive(4, b"later\n", None)
     assert errors == ["mine"]
     assert caplog.messages == ["a warning", "another thread's", "later"]
+
+
+def test_warnings_are_gathered_with_the_errors_when_asked(caplog: pytest.LogCaptureFixture) -> None:
+    log = _Log()
+    with caplog.at_level(logging.DEBUG, "llamalane.llama"), log.collect(logging.WARNING) as messages:
+        log.receive(2, b"a detail\n", None)
+        log.receive(3, b"a warning\n", None)
+        log.receive(4, b"an error\n", None)
+    assert messages == ["a warning", "an error"]
+    assert caplog.messages == ["a detail"]
 
 
 def test_what_llama_cpp_says_of_a_step_that_fails_is_logged(model: Model, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,113 @@
+"""Reads request bodies: checked in full, and large ones beside the event loop."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import RunVar
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from llamalane.api.schemas import GenerationBody
+from llamalane.errors import InvalidRequestError
+from llamalane.scheduler import Engine
+
+LARGE_BODY = 64 * 1024
+"""A body of more bytes is parsed on a worker thread."""
+MAX_PARTS = 200_000
+"""So many objects, lists and strings may a large body hold, and so many values beside the tokens of its prompts."""
+
+# A parser lets nothing else of Python run before it is done, on whichever thread: a body of too many parts must be
+# refused before it is parsed, and one parser at a time is enough.
+_PARSER: RunVar[anyio.CapacityLimiter] = RunVar("llamalane_parser")
+_WINDOW = 256 * 1024
+
+BodyT = TypeVar("BodyT", bound=GenerationBody)
+
+
+async def read_body(engine: Engine, kind: type[BodyT], data: bytes) -> BodyT:
+    """Return the body that `data` (JSON) holds; raises `InvalidRequestError`, with the field at fault."""
+    if len(data) <= LARGE_BODY:
+        return parse_body(kind, data)
+    max_tokens = max(engine.config.scheduler.queue.max_tokens, engine.limit)
+
+    def parse() -> BodyT:
+        check_parts(data, max_values=max_tokens + MAX_PARTS)
+        return parse_body(kind, data)
+
+    return await anyio.to_thread.run_sync(parse, limiter=_parser())
+
+
+def parse_body(kind: type[BodyT], data: bytes) -> BodyT:
+    """Return the body that `data` (JSON) holds; raises `InvalidRequestError`, with the field at fault."""
+    try:
+        body = kind.model_validate_json(data)
+    except ValidationError as error:
+        raise _explain(error.errors(include_url=False, include_input=False)[0]) from None
+    json.loads(data, object_pairs_hook=_check_keys)
+    body.check()
+    return body
+
+
+def check_parts(data: bytes, *, max_values: int, max_parts: int = MAX_PARTS) -> None:
+    """Raise `InvalidRequestError` for JSON that has too many values, or too many parts, to be parsed."""
+    if data.count(b",") <= max_values and _parts(data) + data.count(b'"') // 2 <= max_parts:
+        return
+    values = parts = 0
+    for piece in outside_strings(data):
+        values += piece.count(b",")
+        parts += _parts(piece) + piece.count(b'"')
+    if values > max_values:
+        raise InvalidRequestError(f"the body has {values} values, which are too many: at most {max_values} are taken")
+    if parts > max_parts:
+        raise InvalidRequestError(
+            f"the body has {parts} objects, lists and strings, which are too many: at most {max_parts} are taken"
+        )
+
+
+def outside_strings(data: bytes) -> Iterator[bytes]:
+    """Yield JSON piece by piece without its strings; a quotation mark stands for each of them, or for nearly each."""
+    start, inside = 0, False
+    while start < len(data):
+        end = data.find(b'"', start + _WINDOW) + 1 or len(data)  # behind a quotation mark no escape is cut in two
+        parts = data[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        yield b'"'.join(parts[inside::2])
+        inside ^= len(parts) % 2 == 0
+        start = end
+
+
+def _parts(data: bytes) -> int:
+    return data.count(b"{") + data.count(b"[")
+
+
+def _parser() -> anyio.CapacityLimiter:
+    limiter = _PARSER.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(1)
+        _PARSER.set(limiter)
+    return limiter
+
+
+def _check_keys(pairs: list[tuple[str, Any]]) -> None:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        [(key, _)] = Counter(keys).most_common(1)
+        raise InvalidRequestError(f"the key {key[:200]!r} stands twice in the same object", param=key[:200])
+
+
+def _explain(error: ErrorDetails) -> InvalidRequestError:
+    if error["type"] == "json_invalid":
+        reason = error.get("ctx", {}).get("error", error["msg"])
+        return InvalidRequestError(f"the body is not valid JSON: {reason}")
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])[1:]
+    if not param:
+        return InvalidRequestError("the body must be a JSON object")
+    if error["type"] == "missing":
+        return InvalidRequestError(f"{param} is missing", param=param)
+    message = error["msg"]
+    return InvalidRequestError(f"{param} is not valid: {message[:1].lower()}{message[1:]}", param=param)

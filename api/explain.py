@@ -1,0 +1,53 @@
+"""`/v1/queue`: who waits, who runs, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse
+
+from llamalane.api.errors import request_not_found
+from llamalane.api.service import Service
+from llamalane.ids import RequestId
+from llamalane.scheduler.explain import Explanation
+
+
+def add_queue_routes(router: APIRouter, service: Service) -> None:
+    """Add the routes to `router`."""
+
+    @router.get("/v1/queue")
+    async def list_queue() -> JSONResponse:
+        """List the requests that wait, in the order of their turns, and those that run."""
+        entries = [_entry(explanation) for explanation in service.any_engine().queue()]
+        return JSONResponse({"object": "list", "data": entries})
+
+    @router.get("/v1/queue/{request_id:path}")
+    async def show_request(request_id: str) -> JSONResponse:
+        """Tell where a request is; the id of an answer stands for its first choice."""
+        engine = service.any_engine()
+        for name in (request_id, f"{request_id}/0"):
+            try:
+                return JSONResponse(_entry(engine.explain(RequestId(name))))
+            except KeyError:
+                continue
+        return request_not_found(request_id).response()
+
+
+def _entry(explanation: Explanation) -> dict[str, Any]:
+    events = explanation.events
+    begin = events[0][1] if events else 0.0
+    return {
+        "id": explanation.request,
+        "object": "queue.entry",
+        "state": explanation.state.value,
+        "priority": explanation.level,
+        "effective_priority": explanation.effective_priority,
+        "position": explanation.position,
+        "reason": explanation.reason,
+        "estimated_start": explanation.estimated_start,
+        "lane": explanation.lane,
+        "prompt_tokens": explanation.prompt_tokens,
+        "generated_tokens": explanation.generated_tokens,
+        "events": [{"name": name, "after": round(time - begin, 6)} for name, time in events],
+    }

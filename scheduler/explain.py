@@ -1,0 +1,90 @@
+"""Why a request is where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llamalane.ids import Level, RequestId
+from llamalane.scheduler.lifecycle import Lifecycle
+from llamalane.scheduler.request import Request, RequestState
+from llamalane.scheduler.rules import Rules
+
+_ON_A_LANE = {
+    RequestState.RUNNING: "it is running",
+    RequestState.PARKING: "it is giving way, and will wait again",
+    RequestState.LEAVING: "it has ended, and its lane has yet to drop it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where a request is, and why it is not further.
+
+    Attributes:
+        position: how many requests go before it, None when it does not wait.
+        effective_priority: its level, less what waiting has lifted it by.
+        estimated_start: in how many seconds it is likely to get a place, None when it does not wait.
+        events: what has happened to it, each with its time in seconds, as the engine's clock counts.
+        lane: where it runs, or ran last.
+    """
+
+    request: RequestId
+    state: RequestState
+    level: Level
+    position: int | None
+    effective_priority: float
+    reason: str
+    estimated_start: float | None
+    events: tuple[tuple[str, float], ...]
+    lane: str | None
+    prompt_tokens: int
+    generated_tokens: int
+
+
+def explain_all(life: Lifecycle, rules: Rules, now: float) -> list[Explanation]:
+    """Tell of all requests where they are and why: those that wait, in the order of their turns, then the others."""
+    waiting = [_explain(life, rules, request, now, position) for position, request in enumerate(life.queue.in_order())]
+    return [*waiting, *(_explain(life, rules, request, now, None) for request in life.roster)]
+
+
+def explain(life: Lifecycle, rules: Rules, request_id: RequestId, now: float) -> Explanation:
+    """Tell where a request is and why; raises `KeyError` for one that neither waits nor runs."""
+    request = life.queue.get(request_id)
+    if request is not None:
+        return _explain(life, rules, request, now, life.queue.in_order().index(request))
+    for request in life.roster:
+        if request.id == request_id:
+            return _explain(life, rules, request, now, None)
+    raise KeyError(request_id)
+
+
+def _explain(life: Lifecycle, rules: Rules, request: Request, now: float, position: int | None) -> Explanation:
+    return Explanation(
+        request=request.id,
+        state=request.state,
+        level=request.level,
+        position=position,
+        effective_priority=rules.aging.effective(request.level, now - request.arrival),
+        reason=_ON_A_LANE.get(request.state) or _why_it_waits(life, rules, request, position or 0),
+        estimated_start=None if position is None else life.waits.estimated_wait(position, request.level, now),
+        events=tuple((kind.value, time) for kind, time in request.events),
+        lane=request.lane or None,
+        prompt_tokens=len(request.tokens),
+        generated_tokens=len(request.generated),
+    )
+
+
+def _why_it_waits(life: Lifecycle, rules: Rules, request: Request, position: int) -> str:
+    pool = life.roster.pool
+    if not any(lane.serving for lane in pool.lanes):
+        return "no lane has a context just now"
+    if position:
+        return f"{position} more urgent or older requests, or other tenants' whose turn it is, go first"
+    if not pool.free:
+        return "all places are taken by requests as urgent, or that may not be displaced"
+    choice = rules.admission.choose(life.queue, pool.free, life.roster.running)
+    if choice is None:
+        return f"the {pool.free} free places are reserved for more urgent requests"
+    if choice.request is not request:
+        return "the guaranteed share lets one go first that has waited longer"
+    return "the lanes' KV cells, or the targets of more urgent requests, do not allow one more"

@@ -1,0 +1,306 @@
+"""What happens to a request from its submission to its end, and who has to hear of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from llamalane.clock import Clock
+from llamalane.errors import (
+    DeadlineExceededError,
+    InvalidRequestError,
+    LaneDownError,
+    LlamalaneError,
+    RequestCancelledError,
+    RequestFailedError,
+    RequestShedError,
+    SupersededError,
+)
+from llamalane.scheduler.admission import Choice
+from llamalane.scheduler.counters import Counters
+from llamalane.scheduler.deadlines import Deadlines
+from llamalane.scheduler.events import Event, EventKind, Observer
+from llamalane.scheduler.growth import GrowingRow
+from llamalane.scheduler.limits import TenantLimits
+from llamalane.scheduler.queue import Slot, WaitingQueue
+from llamalane.scheduler.request import Request, RequestState
+from llamalane.scheduler.result import Result
+from llamalane.scheduler.roster import Roster
+from llamalane.scheduler.rules import Rules
+from llamalane.scheduler.supersede import LatestRequests
+from llamalane.scheduler.waits import WaitPredictor
+from llamalane.streams import LaneFailed, Parked, Parking, PoolLane, RowOutput, StepReport, StreamPool
+
+MAX_RESTARTS = 3
+"""A request under which its lane failed so often is given up: it may be the cause."""
+UNFINISHED = (RequestState.WAITING, RequestState.RUNNING, RequestState.PARKING)
+
+
+class Lifecycle:
+    """Every request of a scheduler, and all books that its life is entered in."""
+
+    def __init__(self, pool: StreamPool, rules: Rules, *, clock: Clock, observer: Observer | None) -> None:
+        self.counters = Counters()
+        self.waits = WaitPredictor()
+        self.queue = WaitingQueue[Request](
+            rules.bounds, lambda: self.waits.retry_after(clock.now()), rules.weights, may_shed=_may_be_shed
+        )
+        self.roster = Roster(pool, rules.growth, rules.targets)
+        self.deadlines = Deadlines()
+        self._limits = TenantLimits(rules.limits, rules.default_limit)
+        self._latest = LatestRequests[Request]()
+        self._rules = rules
+        self._clock = clock
+        self._observer = observer
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits or holds anything."""
+        return not len(self.queue) and not any(self.roster)
+
+    def __iter__(self) -> Iterator[Request]:
+        yield from self.queue
+        yield from self.roster
+
+    # From a client
+
+    def submit(self, request: Request, slot: Slot[Request]) -> None:
+        """Let a request wait in its slot; raises what `Scheduler.submit` raises."""
+        if self.roster.down:
+            raise lane_down()
+        if request.id in self.queue or request.id in self.roster:
+            raise InvalidRequestError(f"there is a request {request.id} already", param="request_id")
+        now = self._clock.now()
+        if request.deadline is not None and self.latest_start(request) < now:
+            raise DeadlineExceededError(request.deadline_after)
+        self._supersede(request)
+        try:
+            request.permit = self._limits.enter_nowait(request.tenant, self._tokens_wanted(request), now)
+            shed = slot.fill(request)
+        except LlamalaneError:
+            self._leave_books(request)
+            raise
+        for victim in shed:
+            self.counters.rejected["shed"] += 1
+            self.end(victim, RequestShedError(self.waits.retry_after(now)))
+        self.deadlines.watch(request, self.latest_start(request))
+        self.waits.observe_arrival(request.level, now)
+        self.tell(EventKind.ACCEPTED, request)
+
+    def cancel(self, request: Request) -> None:
+        """End a request for its client's sake, if it has not ended."""
+        if request.state in UNFINISHED:
+            self.counters.cancelled += 1
+            self.end(request, RequestCancelledError(f"request {request.id} was cancelled"))
+
+    def end(self, request: Request, error: LlamalaneError) -> None:
+        """End a request that has not ended with an error, from outside its lane."""
+        if request.state is RequestState.WAITING:
+            self.queue.remove(request)
+            self._forget_saved(request)
+            self.roster.forget(request)
+            request.move(RequestState.DONE)
+        else:
+            self.roster.stop(request)
+        self._conclude(request, error)
+
+    def end_late(self) -> None:
+        """End the requests whose deadline has passed, or cannot be met any more."""
+        now = self._clock.now()
+        for request in self.deadlines.passed(now):
+            late = request.deadline is not None and request.deadline <= now
+            if request.state in UNFINISHED and (late or request.admitted_at is None):
+                self.counters.expired += 1
+                self.end(request, DeadlineExceededError(request.deadline_after))
+
+    def end_all(self, error: LlamalaneError) -> None:
+        """End every request that has not ended, each with `error`."""
+        for request in list(self):
+            if request.state in UNFINISHED:
+                self.counters.failed += 1
+                self.end(request, error)
+
+    def latest_start(self, request: Request) -> float:
+        """Return the moment after which a waiting request can no longer meet its deadline, whatever comes.
+
+        It has to compute its prompt, and one token more, or all that it asked for if nothing else may end it.
+        """
+        assert request.deadline is not None or request.deadline_after == 0
+        if request.deadline is None:
+            return float("inf")
+        tokens = request.max_tokens if request.sampling.ignore_eos and not request.sampling.stop else 1
+        models = [ledger.model for ledger in self.roster.ledgers.values()]
+        quickest = min(model.step_seconds(0, len(request.tokens)) for model in models)
+        step = min(model.decode_seconds(1) for model in models)
+        return request.deadline - (quickest if request.cached == 0 else 0.0) - step * (tokens - 1)
+
+    def _tokens_wanted(self, request: Request) -> int:
+        """Return what a request's tenant is charged until it is known better: without `max_tokens`, a likely output."""
+        if request.sampling.max_tokens is not None:
+            return request.cells
+        row = GrowingRow(request.level, len(request.tokens), 0, request.max_tokens)
+        return len(request.tokens) + self._rules.growth.predict(row)
+
+    # From the scheduler
+
+    def admit(self, choice: Choice[Request], lane: PoolLane) -> None:
+        """Let a waiting request run on `lane`, which has room for it."""
+        request, now = choice.request, self._clock.now()
+        self._rules.admission.admitted(choice)
+        self.queue.remove(request)
+        self._forget_saved(request)
+        request.sheltered = request.sheltered or choice.by_share
+        self.roster.start(request, lane)
+        self.waits.observe_admission(request.id, request.level, now)
+        if request.note_admission(now):
+            self.counters.admitted += 1
+            self.counters.prompt_tokens += len(request.tokens)
+            self.counters.cached_tokens += request.cached
+            self.queue.fairness.charge(request.level, request.tenant, prompt_tokens=len(request.tokens))
+        self.tell(EventKind.ADMITTED, request)
+
+    def note_parking(self, request: Request, how: Parking) -> None:
+        """Take note that a request is about to lose its place, or a paused one its cells."""
+        self.counters.parks[how.value] += 1
+        if request.state is RequestState.RUNNING:
+            self.waits.observe_release(request.id, self._clock.now(), finished=False)
+        elif how is Parking.SWAP:  # until its cells are saved it cannot go on
+            self.queue.remove(request)
+
+    # From a lane
+
+    def on_step(self, report: StepReport) -> None:
+        """Take in what a lane has done."""
+        now = self._clock.now()
+        ledger = self.roster.ledgers[report.lane]
+        ledger.observe(report, now)
+        if report.times is not None:
+            self.note(Event(report.times.begin, EventKind.STEP, lane=report.lane, step=report.step))
+        for request_id in report.started:
+            self.note(Event(now, EventKind.STARTED, request_id, report.lane, report.step))
+        for request_id in report.left:
+            request = ledger.get(request_id)
+            if request is not None:
+                self._release(request)
+        for parked in report.parked:
+            request = ledger.parking.get(parked.request)
+            if request is not None and request.state is RequestState.PARKING:
+                self._on_parked(request, parked)
+        for output in report.outputs:
+            request = ledger.get(output.request)
+            if request is not None:
+                self._on_output(request, output)
+
+    def on_failure(self, failure: LaneFailed) -> None:
+        """Let the requests of a lane that lost its context wait again."""
+        now = self._clock.now()
+        self.note(Event(now, EventKind.LANE_FAILED, lane=failure.lane))
+        for request in self.roster.lose(failure):
+            self.waits.observe_release(request.id, now, finished=False)
+            if request.state in UNFINISHED:
+                self._restart(request, failure.error)
+            else:
+                request.move(RequestState.DONE)
+        if self.roster.down:
+            self.end_all(lane_down())
+
+    def _on_parked(self, request: Request, parked: Parked) -> None:
+        if not self._rules.costs.observe(parked):
+            parked = replace(parked, saved=None)
+        request.note_parked(parked)
+        self.roster.note_parked(request)
+        self.queue.requeue(request)
+        self.tell(EventKind.PARKED, request)
+
+    def _on_output(self, request: Request, output: RowOutput) -> None:
+        unfinished = request.state in UNFINISHED
+        if unfinished:
+            if output.error is not None:
+                self.counters.failed += 1
+                self._conclude(request, output.error)
+            else:
+                self._on_token(request, output)
+        if output.ended:
+            # A row that should have left went on past what the books know.
+            self._release(request, exact=unfinished and output.error is None, trimmed=False)
+
+    def _on_token(self, request: Request, output: RowOutput) -> None:
+        now = self._clock.now()
+        self.counters.completion_tokens += 1
+        self.queue.fairness.charge(request.level, request.tenant, output_tokens=1)
+        finish = request.accept(output.token, output.finish, now)
+        if finish is None:
+            return
+        self.counters.finished += 1
+        self._rules.growth.observe(request.level, len(request.generated))
+        result = request.result(finish, now)
+        if result.timings.per_token <= self._rules.targets[request.level]:
+            self.counters.in_time += 1
+        self._conclude(request, result)
+        if not output.ended:  # a stop string, which the lane does not know of
+            self.roster.stop(request)
+
+    def _restart(self, request: Request, error: LlamalaneError) -> None:
+        request.restarts += 1
+        if request.restarts >= MAX_RESTARTS and not self.roster.down:
+            self.counters.failed += 1
+            request.move(RequestState.DONE)
+            failed = RequestFailedError(f"its lane failed {request.restarts} times under request {request.id}: {error}")
+            self._conclude(request, failed)
+            return
+        self.counters.restarts += 1
+        request.move(RequestState.WAITING)
+        self.queue.requeue(request)
+        self.tell(EventKind.REQUEUED, request)
+
+    # Endings
+
+    def _supersede(self, request: Request) -> None:
+        if request.supersede is None:
+            return
+        older = self._latest.replace(request.tenant, request.supersede, request)
+        if older is not None and older.state in UNFINISHED:
+            self.counters.cancelled += 1
+            self.end(older, SupersededError(older.id, request.id))
+
+    def _release(self, request: Request, *, exact: bool = False, trimmed: bool = True) -> None:
+        self.waits.observe_release(request.id, self._clock.now())
+        self.roster.release(request, exact=exact, trimmed=trimmed)
+
+    def _conclude(self, request: Request, outcome: Result | LlamalaneError) -> None:
+        self._leave_books(request)
+        request.delivery.close(outcome)
+        self.tell(EventKind.ENDED, request)
+
+    def _leave_books(self, request: Request) -> None:
+        self._latest.forget(request)
+        if request.permit is not None:
+            used = request.length if request.admitted_at is not None else 0
+            request.permit.release(max(0, request.permit.tokens - used), self._clock.now())
+
+    def _forget_saved(self, request: Request) -> None:
+        if request.saved is not None:
+            self._rules.costs.forget(len(request.saved.data))
+
+    # News
+
+    def tell(self, kind: EventKind, request: Request) -> None:
+        """Enter an event into a request's life, and tell the observer."""
+        now = self._clock.now()
+        request.events.append((kind, now))
+        self.note(Event(now, kind, request.id, request.lane))
+
+    def note(self, event: Event) -> None:
+        """Tell the observer of an event."""
+        if self._observer is not None:
+            self._observer(event)
+
+
+def lane_down() -> LaneDownError:
+    """Return the error of a scheduler without lanes."""
+    return LaneDownError("every lane has failed too often in a row; restart the engine")
+
+
+def _may_be_shed(request: Request) -> bool:
+    """Return whether a waiting request can be turned out: who has begun to answer, or is sheltered, cannot."""
+    return request.first_token_at is None and not request.sheltered
