@@ -45,6 +45,9 @@ class LaneLedger:
         self._fresh: list[Change] = []
         self._planned_tokens = 0
         self._planned_share: StepShare | None = None
+        self._planned_successors = False
+        self._awaited = False
+        """Whether the lane waits a moment for a plan, as a row has ended."""
         self._step_began = 0.0
         self._interrupted: dict[RequestId, Request] = {}
         """Requests whose step was abandoned, and that have not got a token since."""
@@ -83,22 +86,24 @@ class LaneLedger:
         self.running.clear()
         self.parking.clear()
 
-    def next_plan(self, now: float) -> StepPlan | None:
-        """Return the plan to post, None when the lane needs no new one.
+    def next_plan(self, now: float, *, successors: bool = False) -> StepPlan | None:
+        """Return the plan to post, None when the lane needs no new one; `successors` tells that requests wait.
 
         Every plan repeats the edits that were not acknowledged, since it replaces one that was perhaps not taken.
         """
         tokens, share = self._prefill_tokens(), self._share()
         notable = abs(tokens - self._planned_tokens) > NOTABLE_CHANGE * self._planned_tokens
-        if not self._fresh and share == self._planned_share and not (notable and any(self._prompts())):
+        same = share == self._planned_share and (successors == self._planned_successors or not self.running)
+        if same and not self._fresh and not self._awaited and not (notable and any(self._prompts())):
             return None
         if not any(self._under_way()):
             self._step_began = now
         self._version = PlanVersion(self._version + 1)
         self._unacknowledged.extend(Edit(self._version, change) for change in self._fresh)
         self._fresh.clear()
-        self._planned_tokens, self._planned_share = tokens, share
-        return StepPlan(self._epoch, self._version, tuple(self._unacknowledged), tokens, share)
+        self._planned_tokens, self._planned_share, self._planned_successors = tokens, share, successors
+        self._awaited = False
+        return StepPlan(self._epoch, self._version, tuple(self._unacknowledged), tokens, share, successors)
 
     def step_to_abandon(self, now: float, abort_after: float | None) -> StepNumber | None:
         """Return the step under way if it should be broken off, and note that it is; None for `abort_after` is never.

@@ -179,7 +179,7 @@ class Scheduler:
         now = self._clock.now()
         for ledger in self.ledgers.values():
             step = ledger.step_to_abandon(now, self.rules.abort_after)
-            plan = ledger.next_plan(now)
+            plan = ledger.next_plan(now, successors=len(self.queue) > 0)
             if plan is not None:
                 ledger.lane.backend.post(plan)
             if step is not None:

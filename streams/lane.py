@@ -39,6 +39,10 @@ logger = logging.getLogger(__name__)
 MAX_FAILURES = 3
 """After so many failures in a row, with no step finished between them, a lane gives up."""
 
+HANDOVER = 0.002
+"""So many seconds at most does a lane wait for the successor of a row that has ended; a step without it would cost
+more. It never waits for long: whoever plans may be busy."""
+
 
 class StepContext(Protocol):
     """What a lane asks of its context; `llamalane.streams.llama.Context` is one."""
@@ -157,10 +161,12 @@ class Lane:
 
     def _run(self, context: StepContext) -> None:
         """Carry out plans and steps until the mailbox is closed."""
+        patience = 0.0
         while not self._mailbox.closed:
             if not self._rows:  # it sleeps: that is not idleness
                 self._step_end = None
-            plan = self._mailbox.take(wait=not self._rows.ready)
+            plan = self._mailbox.take(patience if self._rows.ready else None)
+            patience = 0.0
             edited = Edited()
             if plan is not None and plan.epoch == self._epoch:
                 before = self._rows.version
@@ -168,7 +174,10 @@ class Lane:
                 if not self._rows.ready and self._rows.version != before:
                     self._say(self._report(Work(), edited))
             if self._rows.ready:
-                self._say(self._compute(context, edited))
+                report = self._compute(context, edited)
+                self._say(report)
+                if self._rows.successors and any(output.ended for output in report.outputs):
+                    patience = HANDOVER
 
     def _compute(self, context: StepContext, edited: Edited) -> StepReport:
         work = self._rows.fill(self._batch)

@@ -26,11 +26,11 @@ class Mailbox:
             self._plan = plan
             self._condition.notify()
 
-    def take(self, *, wait: bool) -> StepPlan | None:
-        """Take the plan out; with `wait`, sleep until there is one or the mailbox is closed."""
+    def take(self, timeout: float | None) -> StepPlan | None:
+        """Take the plan out; sleep until there is one or it is closed, for `timeout` seconds at most, None for ever."""
         with self._condition:
-            if wait:
-                self._condition.wait_for(lambda: self._plan is not None or self._closed)
+            if timeout != 0:
+                self._condition.wait_for(lambda: self._plan is not None or self._closed, timeout)
             plan, self._plan = self._plan, None
             return plan
 

@@ -120,6 +120,7 @@ class RunningSet:
         self.version = PlanVersion(0)
         self.prefill_tokens = 0
         self.share: StepShare | None = None
+        self.successors = False
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -141,6 +142,7 @@ class RunningSet:
         self.version = plan.version
         self.prefill_tokens = plan.prefill_tokens
         self.share = plan.share
+        self.successors = plan.successors
         return edited
 
     def fill(self, batch: Batch) -> Work:

@@ -141,7 +141,7 @@ class StepPlan:
 
     `epoch` counts the contexts that the lane had when the plan was made: a lane that has lost its context since then
     drops the plan. A step may compute `prefill_tokens` of prompts; `share` bounds its less urgent rows, None for no
-    bound.
+    bound. `successors` tells that requests wait for places: when a row ends, a plan will follow at once.
     """
 
     epoch: int
@@ -149,6 +149,7 @@ class StepPlan:
     edits: tuple[Edit, ...]
     prefill_tokens: int
     share: StepShare | None = None
+    successors: bool = False
 
 
 @dataclass(frozen=True, slots=True)

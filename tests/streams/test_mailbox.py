@@ -29,27 +29,27 @@ def eager_threads() -> Iterator[None]:
 
 def test_a_plan_is_taken_once() -> None:
     mailbox = Mailbox()
-    assert mailbox.take(wait=False) is None
+    assert mailbox.take(0) is None
     first = plan(1)
     mailbox.post(first)
-    assert mailbox.take(wait=False) is first
-    assert mailbox.take(wait=False) is None
+    assert mailbox.take(0) is first
+    assert mailbox.take(0) is None
 
 
 def test_a_newer_plan_replaces_one_that_was_not_taken() -> None:
     mailbox = Mailbox()
     mailbox.post(plan(1))
     mailbox.post(plan(2))
-    taken = mailbox.take(wait=True)
+    taken = mailbox.take(None)
     assert taken is not None
     assert taken.version == 2
-    assert mailbox.take(wait=False) is None
+    assert mailbox.take(0) is None
 
 
 def test_whoever_waits_gets_the_plan() -> None:
     mailbox = Mailbox()
     with ThreadPoolExecutor(1) as executor:
-        waiting = executor.submit(mailbox.take, wait=True)
+        waiting = executor.submit(mailbox.take, None)
         first = plan(1)
         mailbox.post(first)
         assert waiting.result(TIMEOUT) is first
@@ -59,11 +59,11 @@ def test_closing_wakes_whoever_waits() -> None:
     mailbox = Mailbox()
     assert not mailbox.closed
     with ThreadPoolExecutor(1) as executor:
-        waiting = executor.submit(mailbox.take, wait=True)
+        waiting = executor.submit(mailbox.take, None)
         mailbox.close()
         assert waiting.result(TIMEOUT) is None
     assert mailbox.closed
-    assert mailbox.take(wait=True) is None
+    assert mailbox.take(None) is None
 
 
 @pytest.mark.usefixtures("eager_threads")
@@ -76,7 +76,7 @@ def test_no_plan_is_lost_between_looking_and_taking() -> None:
     def take_all() -> None:
         # Looking all the time, as a lane does between its steps, hits the moments that count more often than waiting.
         while not mailbox.closed:
-            taken = mailbox.take(wait=False)
+            taken = mailbox.take(0)
             if taken is not None:
                 seen.append(taken.version)
                 if taken.version % 2 == 0:
@@ -101,7 +101,7 @@ def test_many_takers_share_the_plans_without_a_double() -> None:
 
     def take_some() -> list[int]:
         taken: list[int] = []
-        while (found := mailbox.take(wait=True)) is not None:
+        while (found := mailbox.take(None)) is not None:
             taken.append(found.version)
         return taken
 
