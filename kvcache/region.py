@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
-from llamalane.kvcache.budget import RegionPlan
+from llamalane.kvcache.budget import Layout, RegionPlan
 
 
 class _Use(enum.Enum):
@@ -95,6 +95,11 @@ class Region:
         return self.plan.limit
 
     @property
+    def partitioned(self) -> bool:
+        """Whether each sequence has a part of the cells for itself."""
+        return self.plan.layout is Layout.PARTITIONED
+
+    @property
     def cells(self) -> int:
         """All cells."""
         return self.plan.cells
@@ -112,6 +117,14 @@ class Region:
     def cached(self, tokens: Sequence[int], scope: str) -> int:
         """Return how many of the first `tokens` a free sequence keeps which they continue. Changes nothing."""
         return max((self._continued(holder, tokens, scope) for holder in self._free()), default=0)
+
+    def keeper(self, tokens: Sequence[int], scope: str) -> tuple[SequenceId, int] | None:
+        """Return the free sequence that shares most of `tokens`, and how many; None when none shares any."""
+        if not self.can_roll_back:
+            return None
+        matches = [(self._match(holder, tokens, scope), holder.sequence) for holder in self._free()]
+        length, sequence = max(matches, default=(0, SequenceId(0)))
+        return (sequence, length) if length else None
 
     def take(self, tokens: Sequence[int], cells: int, scope: str) -> TakenPlace:
         """Take the sequence that `tokens` continue, else one that keeps nothing, or was free longest.

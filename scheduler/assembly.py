@@ -17,6 +17,9 @@ from llamalane.streams.llama import Context, ContextOptions, Model, ModelOptions
 DEFAULT_CELLS_PER_PLACE = 2048
 """KV cells for each place when the configuration names no budget."""
 
+SMALLEST_PART = 512
+"""Fewer cells than that for each sequence are shared rather than divided, unless the configuration says otherwise."""
+
 OpenContext = Callable[[Model, ContextOptions], StepContext]
 
 
@@ -47,6 +50,16 @@ def assemble(config: EngineConfig, open_context: OpenContext = Context) -> Machi
     except BaseException:
         model.close()
         raise
+
+
+def choose_layout(wanted: str, device: Device, part: int) -> Layout:
+    """Return the layout that the configuration wants, where an equal part of a region has `part` cells.
+
+    On a CPU attention takes time for every cell that it passes over, its own or not, so sequences are kept apart.
+    """
+    if wanted != "auto":
+        return Layout(wanted)
+    return Layout.PARTITIONED if device is Device.CPU and part >= SMALLEST_PART else Layout.PAGED
 
 
 def _model_options(config: ModelConfig, device: Device) -> ModelOptions:
@@ -87,7 +100,8 @@ def _open_pool(config: EngineConfig, model: Model, device: Device, open_context:
     options = _stream_options(config.streams, device)
     places = [entry.places for entry in options]
     budget = config.kv.budget or DEFAULT_CELLS_PER_PLACE * sum(places)
-    plans = divide(budget, places, model.train_context, layout=config.kv.layout, spare=config.kv.spare_sequences)
+    layout = choose_layout(config.kv.layout, device, budget // (sum(places) + (config.kv.spare_sequences or 0)))
+    plans = divide(budget, places, model.train_context, layout=layout, spare=config.kv.spare_sequences)
     plan_of = dict(zip([entry.name for entry in options], plans, strict=True))
     gate = Gate()
 

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from llamalane.errors import ConfigError
-from llamalane.kvcache import divide
+from llamalane.kvcache import Layout, divide
 from llamalane.scheduler.config_fields import Integer, Number, Section, refuse
 from llamalane.scheduler.config_file import Location, read_document
 from llamalane.scheduler.config_machine import (
@@ -120,7 +120,8 @@ class EngineConfig(BaseSettings):
             problems.append((("scheduler", "reserve"), message))
         if self.kv.budget is not None:
             try:
-                divide(self.kv.budget, places, 0, layout=self.kv.layout, spare=self.kv.spare_sequences)
+                layout = Layout.PAGED if self.kv.layout == "auto" else Layout(self.kv.layout)
+                divide(self.kv.budget, places, 0, layout=layout, spare=self.kv.spare_sequences)
             except ConfigError as error:
                 problems.append((("kv", "budget"), str(error)))
         refuse(problems)

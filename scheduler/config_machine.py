@@ -7,7 +7,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from llamalane.kvcache import Layout
 from llamalane.scheduler.config_fields import Integer, NotABool, Section, refuse, repeated
 from llamalane.scheduler.config_file import Location
 from llamalane.streams import DeviceChoice
@@ -96,9 +95,10 @@ class KVConfig(Section):
     """How keys are stored; the q types take less memory."""
     value_type: CacheType = Field(default="f16")
     """How values are stored; the q types take less memory and need flash attention."""
-    layout: Layout = Field(default=Layout.PAGED)
-    """How sequences share a lane's cells. paged: each takes what it needs. partitioned: each has an equal part, and
-    attention passes over its own cells only, which is faster for many short sequences."""
+    layout: Literal["auto", "paged", "partitioned"] = Field(default="auto")
+    """How sequences share a lane's cells. paged: each takes what it needs, so that a long one can stand beside many
+    short ones. partitioned: each has an equal part, and attention passes over its own cells only, which is faster on
+    CPUs. auto is partitioned on a CPU if each part has 512 cells at least, else paged."""
     spare_sequences: Annotated[int, Field(ge=0, le=255), NotABool] | None = Field(default=None)
     """How many sequences of a lane can hold cells beyond those that run: paused ones, and finished ones for requests
     that continue them. null takes as many as places when paged, where they cost nothing, and none when partitioned,

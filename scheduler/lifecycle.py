@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.deadlines import Deadlines
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.growth import GrowingRow
+from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.limits import TenantLimits
 from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.request import Request, RequestState
@@ -71,7 +73,9 @@ class Lifecycle:
         if request.id in self.queue or request.id in self.roster:
             raise InvalidRequestError(f"there is a request {request.id} already", param="request_id")
         now = self._clock.now()
-        if request.deadline is not None and self.latest_start(request) < now:
+        latest_start = self.latest_start(request)
+        if latest_start <= now:
+            self.counters.rejected["deadline"] += 1
             raise DeadlineExceededError(request.deadline_after)
         self._supersede(request)
         try:
@@ -83,7 +87,7 @@ class Lifecycle:
         for victim in shed:
             self.counters.rejected["shed"] += 1
             self.end(victim, RequestShedError(self.waits.retry_after(now)))
-        self.deadlines.watch(request, self.latest_start(request))
+        self.deadlines.watch(request, latest_start)
         self.waits.observe_arrival(request.level, now)
         self.tell(EventKind.ACCEPTED, request)
 
@@ -108,8 +112,12 @@ class Lifecycle:
         """End the requests whose deadline has passed, or cannot be met any more."""
         now = self._clock.now()
         for request in self.deadlines.passed(now):
-            late = request.deadline is not None and request.deadline <= now
-            if request.state in UNFINISHED and (late or request.admitted_at is None):
+            if request.state not in UNFINISHED:
+                continue
+            latest_start = self.latest_start(request)
+            if latest_start > now:  # it has started, or would take less time than it was thought to
+                self.deadlines.watch(request, latest_start)
+            else:
                 self.counters.expired += 1
                 self.end(request, DeadlineExceededError(request.deadline_after))
 
@@ -121,18 +129,16 @@ class Lifecycle:
                 self.end(request, error)
 
     def latest_start(self, request: Request) -> float:
-        """Return the moment after which a waiting request can no longer meet its deadline, whatever comes.
+        """Return the moment by which a request must have started to meet its deadline; infinite without one.
 
-        It has to compute its prompt, and one token more, or all that it asked for if nothing else may end it.
+        It has to compute what no lane has kept of its prompt, and one token more, or all that it asked for if nothing
+        else may end it. Once it was admitted, the moment is the deadline itself.
         """
-        assert request.deadline is not None or request.deadline_after == 0
         if request.deadline is None:
-            return float("inf")
-        tokens = request.max_tokens if request.sampling.ignore_eos and not request.sampling.stop else 1
-        models = [ledger.model for ledger in self.roster.ledgers.values()]
-        quickest = min(model.step_seconds(0, len(request.tokens)) for model in models)
-        step = min(model.decode_seconds(1) for model in models)
-        return request.deadline - (quickest if request.cached == 0 else 0.0) - step * (tokens - 1)
+            return math.inf
+        if request.admitted_at is not None:
+            return request.deadline
+        return request.deadline - min(_fewest_seconds(request, ledger) for ledger in self.roster.ledgers.values())
 
     def _tokens_wanted(self, request: Request) -> int:
         """Return what a request's tenant is charged until it is known better: without `max_tokens`, a likely output."""
@@ -177,11 +183,18 @@ class Lifecycle:
         if report.times is not None:
             self.note(Event(report.times.begin, EventKind.STEP, lane=report.lane, step=report.step))
         for request_id in report.started:
+            request = ledger.get(request_id)
+            if request is not None and request.state in UNFINISHED:
+                request.events.append((EventKind.STARTED, now))
             self.note(Event(now, EventKind.STARTED, request_id, report.lane, report.step))
         for request_id in report.left:
             request = ledger.get(request_id)
             if request is not None:
                 self._release(request)
+        for request_id in report.unshared:
+            request = ledger.get(request_id)
+            if request is not None:
+                self._on_unshared(request)
         for parked in report.parked:
             request = ledger.parking.get(parked.request)
             if request is not None and request.state is RequestState.PARKING:
@@ -211,6 +224,13 @@ class Lifecycle:
         self.roster.note_parked(request)
         self.queue.requeue(request)
         self.tell(EventKind.PARKED, request)
+
+    def _on_unshared(self, request: Request) -> None:
+        """Take back what was counted as cached: the prefix to be shared was gone before it was there."""
+        if request.share is not None and not request.generated:
+            self.counters.cached_tokens -= request.cached
+            request.cached = 0
+        request.share = None
 
     def _on_output(self, request: Request, output: RowOutput) -> None:
         unfinished = request.state in UNFINISHED
@@ -299,6 +319,13 @@ class Lifecycle:
 def lane_down() -> LaneDownError:
     """Return the error of a scheduler without lanes."""
     return LaneDownError("every lane has failed too often in a row; restart the engine")
+
+
+def _fewest_seconds(request: Request, ledger: LaneLedger) -> float:
+    """Return how long a request would have to run on a lane at least, alone and at the lane's usual speed."""
+    prompt = len(request.tokens) - ledger.lane.region.cached(request.tokens, request.tenant)
+    steps = request.max_tokens if request.sampling.ignore_eos and not request.sampling.stop else 1
+    return ledger.model.step_seconds(0, prompt) + (steps - 1) * ledger.model.decode_seconds(1)
 
 
 def _may_be_shed(request: Request) -> bool:

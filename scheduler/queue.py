@@ -83,9 +83,8 @@ class WaitingQueue(Generic[W]):
     @property
     def nearly_full(self) -> bool:
         """Whether somebody may be turned away soon."""
-        return (
-            10 * (len(self) + self._slots + 1) >= 9 * self.bounds.requests or 10 * self.tokens >= 9 * self.bounds.tokens
-        )
+        requests = len(self) + self._slots + 1
+        return requests >= NEARLY * self.bounds.requests or self.tokens >= NEARLY * self.bounds.tokens
 
     def reserve_nowait(self, level: Level) -> Slot[W]:
         """Reserve room for one request of `level` while it is being prepared; raises `QueueFullError` at once."""
@@ -132,10 +131,11 @@ class WaitingQueue(Generic[W]):
     def _fill(self, request: W) -> list[W]:
         """Let a request wait, and return those that have to be turned out for it."""
         tokens, shed = self.tokens + request.prompt_tokens, list[W]()
+        victims = self._victims(request.level)
         excess = len(self) + 1 - self._open_to(request.level)
         # A single prompt larger than the bound may still wait alone, else it could never be served.
         while excess > len(shed) or (tokens > self.bounds.tokens and tokens > request.prompt_tokens):
-            victim = self._worst(request.level, shed)
+            victim = next(victims, None)
             if victim is None:
                 reason, limit = (
                     ("requests", self.bounds.requests) if excess > len(shed) else ("tokens", self.bounds.tokens)
@@ -157,16 +157,13 @@ class WaitingQueue(Generic[W]):
         """Return how many waiting requests might be turned out for one of `level`."""
         return sum(len(self._levels[worse]) for worse in LEVELS if worse > level) if self.bounds.shed else 0
 
-    def _worst(self, level: Level, but: list[W]) -> W | None:
-        """Return who is turned out first for a request of `level`; None when nobody is."""
-        if self.bounds.shed:
-            for worse in reversed(LEVELS):
-                if worse <= level:
-                    break
-                for request in self._levels[worse].newest_first():
-                    if request not in but and self._may_shed(request):
-                        return request
-        return None
+    def _victims(self, level: Level) -> Iterator[W]:
+        """Go through those who can be turned out for a request of `level`, in the order in which they are."""
+        for worse in reversed(LEVELS):
+            if worse > level and self.bounds.shed:
+                # Those who came back stand last there, but did not come last.
+                newest_first = sorted(self._levels[worse].newest_first(), key=age, reverse=True)
+                yield from filter(self._may_shed, newest_first)
 
 
 class Slot(Generic[W]):

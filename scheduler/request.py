@@ -16,7 +16,7 @@ from llamalane.scheduler.events import EventKind
 from llamalane.scheduler.limits import TenantPermit
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.result import Result, Timings, Usage
-from llamalane.streams import FinishReason, Join, Lease, Parked, SamplingParameters, SavedCells
+from llamalane.streams import FinishReason, Join, Lease, Parked, SamplingParameters, SavedCells, SharedPrefix
 
 BLOCK = 32
 """So many KV cells are reserved at a time for a request that grows."""
@@ -111,6 +111,7 @@ class Request:
         sheltered: admitted by the guaranteed share: never displaced.
         lease: its place; while it is parked and paused, its cells.
         saved: its cells in host memory, while it is parked and swapped.
+        share: the prefix that it takes from another sequence, since it was put on its present lane.
         since_join: tokens generated since it was put on its present lane.
         supersede: a key: a newer request of the same tenant with it ends this one.
         permit: what its tenant is charged for it.
@@ -142,6 +143,7 @@ class Request:
     first_token_at: float | None = None
     restarts: int = 0
     saved: SavedCells | None = None
+    share: SharedPrefix | None = None
     supersede: str | None = None
     permit: TenantPermit | None = None
     events: list[tuple[EventKind, float]] = field(default_factory=list)
@@ -206,12 +208,13 @@ class Request:
             cells=self.lease.cells if self.lease.cells < self.cells else None,
             saved=saved,
             sheltered=self.sheltered,
+            share=self.share,
         )
 
     def cells_to_fill(self) -> int:
         """Return how many tokens its lane has to compute before it chooses the first one."""
         cached = self.lease.cached if self.lease is not None else 0
-        return self.length - cached
+        return self.length - max(cached, self.share.length if self.share is not None else 0)
 
     def cells_filled(self) -> Sequence[int]:
         """Return the tokens that its cells are known to hold.
@@ -235,7 +238,7 @@ class Request:
         if self.admitted_at is not None:
             return False
         self.admitted_at = now
-        self.cached = self.lease.cached if self.lease is not None else 0
+        self.cached = self.length - self.cells_to_fill()
         return True
 
     def accept(self, token: int, finish: FinishReason | None, now: float) -> FinishReason | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from llamalane.ids import Level, RequestId, SequenceId
 from llamalane.scheduler.growth import GrowingRow, GrowthPredictor
 from llamalane.scheduler.ledger import LaneLedger
+from llamalane.scheduler.prefixes import shared_prefix
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.streams import Grant, LaneFailed, Leave, Park, Parking, PoolLane, StreamPool, Trim
 
@@ -69,19 +70,32 @@ class Roster:
         """Give a waiting request a place on `lane`, or the one back on which it was paused, and tell the lane."""
         ledger = self.ledgers[lane.name]
         self._paused.pop(request.id, None)
+        request.share = None
         if request.lease is not None and (
             request.lease.lane is not lane or not request.lease.resume_nowait(request.next_cells)
         ):
             self._give_up_cells(request)
         if request.lease is None:
-            tokens = request.history if request.saved is None else ()  # saved cells replace all that a sequence keeps
-            request.lease = self.pool.acquire_nowait(tokens, cells=request.next_cells, scope=request.tenant, lane=lane)
+            self._acquire(request, lane)
+        assert request.lease is not None
         self._clear(ledger, request.lease.evicted)
         request.lane = lane.name
         request.move(RequestState.RUNNING)
         self._running[request.level] += 1
         ledger.running[request.id] = request
         ledger.edit(request.join())
+
+    def _acquire(self, request: Request, lane: PoolLane) -> None:
+        """Lease a place on `lane`; the request shares a prefix if that saves more than what the place keeps."""
+        if request.saved is not None:  # saved cells replace all that a sequence keeps
+            request.lease = self.pool.acquire_nowait(cells=request.next_cells, scope=request.tenant, lane=lane)
+            return
+        ledger = self.ledgers[lane.name]
+        share = shared_prefix(request, lane, [*ledger.running.values(), *self.paused_on(ledger)])
+        lease = self.pool.acquire_nowait(request.history, cells=request.next_cells, scope=request.tenant, lane=lane)
+        if share is not None and share.sequence not in (lease.sequence, *lease.evicted):
+            request.share, lease.cached = share, 0
+        request.lease = lease
 
     def grow(self, request: Request) -> bool:
         """Let a running request fill a block of cells more; False when there are too few."""

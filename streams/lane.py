@@ -59,6 +59,9 @@ class StepContext(Protocol):
     def length(self, sequence: SequenceId) -> int:  # noqa: D102
         ...
 
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:  # noqa: D102
+        ...
+
     def save(self, sequence: SequenceId) -> bytearray:  # noqa: D102
         ...
 
@@ -171,6 +174,7 @@ class Lane:
             if plan is not None and plan.epoch == self._epoch:
                 before = self._rows.version
                 edited = self._rows.apply(plan, context)
+                edited.unshared += self._rows.share_prefixes(context)
                 if not self._rows.ready and self._rows.version != before:
                     self._say(self._report(Work(), edited))
             if self._rows.ready:
@@ -192,6 +196,8 @@ class Lane:
             decoded = time.monotonic()
             logits = context.logits(self._batch)
             self._rows.advance(work)
+            # Before a row can end: whoever shares its prefix takes it from its cells.
+            edited.unshared += self._rows.share_prefixes(context)
             outputs = tuple(self._choose(row, logits[i]) for i, row in enumerate(work.outputs))
         idle = begin - self._step_end if self._step_end is not None else 0.0
         self._step_end = time.monotonic()
@@ -223,6 +229,7 @@ class Lane:
             self._rows.version,
             left=tuple(edited.left),
             parked=tuple(edited.parked),
+            unshared=tuple(edited.unshared),
             started=tuple(work.started),
             outputs=outputs,
             decode_rows=work.decode_rows,

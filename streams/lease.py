@@ -46,6 +46,10 @@ class KVRegion(Protocol):
         """The most cells that one sequence can hold."""
 
     @property
+    def partitioned(self) -> bool:
+        """Whether each sequence has a part of the cells for itself."""
+
+    @property
     def cells(self) -> int:
         """All cells."""
 
@@ -63,6 +67,9 @@ class KVRegion(Protocol):
 
     def cached(self, tokens: Sequence[int], scope: str) -> int:
         """Return how many of the first `tokens` the best free sequence holds."""
+
+    def keeper(self, tokens: Sequence[int], scope: str) -> tuple[SequenceId, int] | None:
+        """Return the free sequence that shares most of `tokens`, and how many."""
 
     def take(self, tokens: Sequence[int], cells: int, scope: str) -> Place:
         """Take the best free sequence for `tokens`."""

@@ -20,6 +20,7 @@ from llamalane.streams.steps import (
     Parked,
     Parking,
     SavedCells,
+    SharedPrefix,
     StepPlan,
     StepShare,
     Trim,
@@ -43,6 +44,8 @@ class Row:
     chosen: int = 0
     started: bool = False
     sat_out: int = 0
+    awaits: SharedPrefix | None = None
+    """A prefix that another row is computing for it."""
 
     @property
     def decoding(self) -> bool:
@@ -52,6 +55,8 @@ class Row:
     @property
     def ready(self) -> int:
         """How many tokens can be computed: those that there are, and for which it has cells."""
+        if self.awaits is not None:
+            return 0
         end = len(self.tokens) if self.cells is None else min(len(self.tokens), self.cells)
         return max(0, end - self.computed)
 
@@ -65,6 +70,9 @@ class Cells(Protocol):
     def length(self, sequence: SequenceId) -> int:  # noqa: D102
         ...
 
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:  # noqa: D102
+        ...
+
     def save(self, sequence: SequenceId) -> bytearray:  # noqa: D102
         ...
 
@@ -74,10 +82,11 @@ class Cells(Protocol):
 
 @dataclass(slots=True)
 class Edited:
-    """What a plan's edits did: who left, and who was taken off to go on later."""
+    """What a plan's edits did: who left, who was taken off to go on later, and who has no prefix to share."""
 
     left: list[RequestId] = field(default_factory=list)
     parked: list[Parked] = field(default_factory=list)
+    unshared: list[RequestId] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -144,6 +153,21 @@ class RunningSet:
         self.share = plan.share
         self.successors = plan.successors
         return edited
+
+    def share_prefixes(self, cells: Cells) -> list[RequestId]:
+        """Copy the prefixes that are there by now, and return the requests whose prefix will never be."""
+        unshared = []
+        for row in self._rows.values():
+            if row.awaits is None:
+                continue
+            leader = self._rows.get(row.awaits.leader) if row.awaits.leader is not None else None
+            if leader is None:
+                row.awaits = None
+                unshared.append(row.join.request)
+            elif leader.computed >= row.awaits.length:
+                row.computed = _copy(cells, row.awaits, row.join.sequence)
+                row.awaits = None
+        return unshared
 
     def fill(self, batch: Batch) -> Work:
         """Fill `batch` with the next step: decoding rows, then prompts by urgency within the budget.
@@ -226,7 +250,8 @@ class RunningSet:
     def _carry_out(self, edit: Edit, cells: Cells, edited: Edited) -> None:
         match edit.change:
             case Join() as join:
-                self._join(join, cells)
+                if not self._join(join, cells):
+                    edited.unshared.append(join.request)
             case Leave(request, keep):
                 row = self._rows.get(request)
                 if row is not None:  # else it has ended by itself in the meantime
@@ -241,13 +266,24 @@ class RunningSet:
             case Trim(sequence, keep):
                 _trim(cells, sequence, keep)
 
-    def _join(self, join: Join, cells: Cells) -> None:
-        if join.saved is None:
+    def _join(self, join: Join, cells: Cells) -> bool:
+        """Add a row; returns False when it was to share a prefix that is not there."""
+        awaits, share = None, join.share
+        if join.saved is not None:
+            computed = join.saved.length if cells.restore(join.sequence, join.saved.data) else 0
+        elif share is None:
             computed = _trim(cells, join.sequence, join.cached)
         else:
-            computed = join.saved.length if cells.restore(join.sequence, join.saved.data) else 0
+            cells.remove(join.sequence)
+            leader = self._rows.get(share.leader) if share.leader is not None else None
+            if leader is not None and leader.computed < share.length:
+                awaits, computed = share, 0
+            else:
+                computed = _copy(cells, share, join.sequence)
         sampler, turn = self._make_sampler(join), next(self._turns)
-        self._rows[join.request] = Row(join, sampler, list(join.tokens), computed, join.cells, turn)
+        row = Row(join, sampler, list(join.tokens), computed, join.cells, turn, awaits=awaits)
+        self._rows[join.request] = row
+        return share is None or awaits is not None or computed > 0
 
     def _park(self, park: Park, cells: Cells) -> Parked:
         row = self._rows.get(park.request)
@@ -260,6 +296,14 @@ class RunningSet:
         saved = SavedCells(cells.save(park.sequence), computed) if park.how is Parking.SWAP and computed else None
         cells.remove(park.sequence)
         return Parked(park.request, computed, saved, time.monotonic() - begin)
+
+
+def _copy(cells: Cells, share: SharedPrefix, target: SequenceId) -> int:
+    """Copy a prefix that is there; returns how many cells were."""
+    if cells.length(share.sequence) < share.length:
+        return 0
+    cells.copy(share.sequence, target, share.length)
+    return share.length
 
 
 def _trim(cells: Cells, sequence: SequenceId, keep: int) -> int:

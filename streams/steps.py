@@ -47,6 +47,18 @@ class SavedCells:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """The first `length` tokens of a prompt, which `sequence` holds too.
+
+    `leader` is the request that is computing them just now, None when they are there.
+    """
+
+    sequence: SequenceId
+    length: int
+    leader: RequestId | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """Put a request into the running set.
 
@@ -66,6 +78,7 @@ class Join:
         cells: how many cells the row may fill, None for as many as it comes to need; it sits out when they are full.
         saved: cells to put back first; `cached` is then their length. When they cannot be, all `tokens` are computed.
         sheltered: it never sits out two steps in a row.
+        share: where the first tokens' cells can be copied from, instead of being computed.
     """
 
     request: RequestId
@@ -81,6 +94,7 @@ class Join:
     cells: int | None = None
     saved: SavedCells | None = None
     sheltered: bool = False
+    share: SharedPrefix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +215,7 @@ class StepReport:
         version: the newest plan that the lane has taken; its edits are acknowledged.
         left: requests that left by a plan's edit, whether or not the lane knew them.
         parked: requests that were taken off by a plan's edit, or whose cells were, whether or not the lane knew them.
+        unshared: requests that have to compute a prefix which they were to share.
         started: requests that had their first rows in this step.
         outputs: what each row gained.
         decode_rows: rows that computed one generated token.
@@ -214,6 +229,7 @@ class StepReport:
     version: PlanVersion
     left: tuple[RequestId, ...] = ()
     parked: tuple[Parked, ...] = ()
+    unshared: tuple[RequestId, ...] = ()
     started: tuple[RequestId, ...] = ()
     outputs: tuple[RowOutput, ...] = ()
     decode_rows: int = 0

@@ -219,6 +219,25 @@ class Context:
         """
         self._flag[0] = b"\1" if on else b"\0"
 
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:
+        """Let an empty sequence hold the first `length` tokens of another one.
+
+        In one cache they share the cells, which costs nothing; partitioned, the whole part is copied at the next
+        step. Only for models that can drop the end of a sequence.
+        """
+        self._check_open()
+        if source == target or self.length(target) or not 0 < length <= self.length(source):
+            raise ContextError(
+                f"sequence {target}, which holds {self.length(target)} tokens, cannot take {length} of the "
+                f"{self.length(source)} of sequence {source}"
+            )
+        if self.options.partitioned:  # llama.cpp aborts the process at less than all between two parts
+            self._api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            self._api.llama_memory_seq_rm(self._memory, target, length, -1)
+        else:
+            self._api.llama_memory_seq_cp(self._memory, source, target, 0, length)
+        self._lengths[target] = self.length(target)
+
     def length(self, sequence: SequenceId) -> int:
         """Return how many tokens a sequence's cells hold."""
         self._check_open()

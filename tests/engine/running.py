@@ -35,7 +35,7 @@ PART = 256
 """KV cells for each place in the engines of these tests."""
 LIMIT = 4 * PART
 """Tokens that one sequence can hold in an engine of 4 places: all cells there are."""
-EXACT = KVConfig(key_type="f32", value_type="f32", flash_attention="off")
+EXACT = KVConfig(key_type="f32", value_type="f32", flash_attention="off", layout="paged")
 """Computes with floats of 32 bits throughout.
 
 Only so can outputs be compared token by token: with flash attention, which computes with 16 bits, the numbers depend
@@ -195,6 +195,9 @@ class InterceptedContext:
 
     def length(self, sequence: SequenceId) -> int:
         return self._context.length(sequence)
+
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:
+        self._context.copy(source, target, length)
 
     def save(self, sequence: SequenceId) -> bytearray:
         return self._context.save(sequence)

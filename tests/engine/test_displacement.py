@@ -60,7 +60,7 @@ async def test_parked_outputs_pass_the_check(
     make_engine: MakeEngine, tiny_model: Path, kind: str, park: str, layout: Layout
 ) -> None:
     sampling = SAMPLINGS[kind]
-    kv = EXACT.model_copy(update={"layout": layout, "spare_sequences": 8})
+    kv = EXACT.model_copy(update={"layout": layout.value, "spare_sequences": 8})
     gate, follower = Gate(), Follower()
     async with make_engine(
         places=8, part=512, park=park, kv=kv, observer=follower, open_context=intercepted(gate.pass_through)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -44,6 +45,8 @@ class Harness:
         share: int = 0,
         reserve: Mapping[int, int] | None = None,
         max_requests: int = 1000,
+        max_waiting_tokens: int = 10**6,
+        queue_reserve: Mapping[int, int] | None = None,
         max_step_tokens: int = 512,
         can_roll_back: bool = True,
         speak: Speak = letters,
@@ -97,13 +100,13 @@ class Harness:
         self.pool = anyio.run(open_pool)
         rules = Rules(
             aging=AGING,
-            admission=AdmissionPolicy(share, {Level(level): count for level, count in (reserve or {}).items()}),
+            admission=AdmissionPolicy(share, by_level(reserve)),
             displacement=DisplacementPolicy(max_parks),
             costs=ParkingCosts(swap_bytes, park),
             growth=self.growth,
             targets={level: targets[level] for level in LEVELS},
             abort_after=abort_after,
-            bounds=QueueBounds(max_requests, 10**6, shed=shed),
+            bounds=QueueBounds(max_requests, max_waiting_tokens, by_level(queue_reserve), shed=shed),
             limits=limits or {},
             default_limit=TenantLimit(),
             weights={},
@@ -116,9 +119,13 @@ class Harness:
         """The first lane."""
         return self.lanes["lane-0"]
 
-    def submit(self, level: int = 3, **options: Any) -> Request:
+    def submit(
+        self, level: int = 3, *, supersede: str | None = None, ignore_eos: bool = False, **options: Any
+    ) -> Request:
         """Submit a request; it waits until the next tick."""
         request = self.maker.make(level, self.clock.now(), **options)
+        request.supersede = supersede
+        request.sampling = replace(request.sampling, ignore_eos=ignore_eos)
         with self.scheduler.queue.reserve_nowait(request.level) as slot:
             self.scheduler.submit(request, slot)
         self.requests.append(request)
@@ -216,6 +223,10 @@ class Harness:
 
 Start = Callable[..., Harness]
 """What the fixture `start` gives: takes what `Harness` takes."""
+
+
+def by_level(counts: Mapping[int, int] | None) -> dict[Level, int]:
+    return {Level(level): count for level, count in (counts or {}).items()}
 
 
 def result_of(request: Request) -> Result:

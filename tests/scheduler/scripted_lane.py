@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llamalane.errors import DecodeError, LlamalaneError
 from llamalane.ids import LEAST_URGENT, PlanVersion, RequestId, SequenceId, StepNumber
@@ -27,6 +27,7 @@ from llamalane.streams import (
     Parking,
     RowOutput,
     SavedCells,
+    SharedPrefix,
     StepPlan,
     StepReport,
     StepShare,
@@ -82,9 +83,12 @@ class ScriptedRow:
     chosen: int = 0
     started: bool = False
     sat_out: int = 0
+    awaits: SharedPrefix | None = None
 
     @property
     def ready(self) -> int:
+        if self.awaits is not None:
+            return 0
         end = len(self.tokens)
         return max(0, (end if self.cells is None else min(end, self.cells)) - self.computed)
 
@@ -118,6 +122,9 @@ class ScriptedLane:
         self.closed = False
         self.steps: list[StepReport] = []
         self.swap_works = swap_works
+        self.shared_tokens = 0
+        """How many tokens were copied from other sequences."""
+        self._unshared: list[RequestId] = []
         self.abandoned = 0
         self._limit = limit
         self._room = room
@@ -172,6 +179,7 @@ class ScriptedLane:
         if plan is not None and plan.epoch == self._epoch:
             before = self._version
             self._apply(plan, left, parked)
+            self._share_prefixes()
             if not self._ready and self._version != before:
                 number = StepNumber(self._number)
                 self._report(StepReport(self.name, number, self._version, left=tuple(left), parked=tuple(parked)))
@@ -228,12 +236,35 @@ class ScriptedLane:
             held = list(join.tokens[: join.saved.length])
             assert bytes(join.saved.data).decode() == "".join(map(chr, held)), "something else was saved"
             cells[:] = held if self.swap_works else []
+        elif join.share is not None:
+            cells.clear()
         else:
             assert cells[: join.cached] == list(join.tokens[: join.cached]), "the cells hold something else"
             self._keep(join.sequence, join.cached)
             self.wasted_joins += len(cells) < join.cached
-        self.rows[join.request] = ScriptedRow(join, list(join.tokens), len(cells), join.cells, next(self._turns))
+        row = ScriptedRow(join, list(join.tokens), len(cells), join.cells, next(self._turns))
+        row.awaits = join.share
+        self.rows[join.request] = row
         self._check_room()
+
+    def _share_prefixes(self) -> None:
+        """Copy what is there by now; whoever has nothing to wait for any more computes it all."""
+        for row in self.rows.values():
+            share = row.awaits
+            if share is None:
+                continue
+            leader = self.rows.get(share.leader) if share.leader is not None else None
+            if leader is not None and leader.computed < share.length:
+                continue
+            row.awaits = None
+            source = self.cells.get(share.sequence, [])[: share.length]
+            if (share.leader is None or leader is not None) and len(source) == share.length:
+                assert source == row.tokens[: share.length], "somebody else's cells"
+                self.cells[row.join.sequence][:] = source
+                row.computed = share.length
+                self.shared_tokens += share.length
+            else:
+                self._unshared.append(row.join.request)
 
     def _leave(self, leave: Leave) -> None:
         row = self.rows.pop(leave.request, None)
@@ -322,6 +353,7 @@ class ScriptedLane:
         assert row.cells is None or row.computed <= row.cells, "more cells than were granted"
         if row.computed < len(row.tokens):
             return
+        self._share_prefixes()  # before its cells can change hands
         output = self._choose(row)
         outputs.append(output)
         if output.ended:
@@ -338,6 +370,8 @@ class ScriptedLane:
         return RowOutput(row.join.request, token, FinishReason.LENGTH if row.chosen == row.join.max_tokens else None)
 
     def _report(self, report: StepReport) -> None:
+        report = replace(report, unshared=tuple(self._unshared))
+        self._unshared.clear()
         if report.times is not None:
             self.steps.append(report)
         self._say(report)

@@ -35,6 +35,12 @@ def displace(harness: Harness, request: Request, *, max_tokens: int = 10) -> Req
     return urgent
 
 
+def until_it_runs(harness: Harness, request: Request) -> None:
+    """Wait for a request's turn to come again."""
+    while request.state is not RequestState.RUNNING:
+        harness.step()
+
+
 def parks(harness: Harness) -> dict[str, int]:
     return dict(harness.scheduler.counters.parks)
 
@@ -50,8 +56,7 @@ def test_a_parked_request_goes_on_with_the_same_text(start: Start, park: Parking
     assert len(batch.generated) == before
     assert (batch.lease is not None) == (park is Parking.PAUSE)
     assert (batch.saved is not None) == (park is Parking.SWAP)
-    while batch.state is not RequestState.RUNNING:
-        harness.step()
+    until_it_runs(harness, batch)
     harness.step()
     computed_again = harness.lane.steps[-1].prefill_tokens
     assert computed_again == (len(PROMPT) + before if park is Parking.RECOMPUTE else 0)
@@ -102,8 +107,7 @@ def test_a_swap_that_is_too_large_is_given_up_and_not_tried_again(start: Start) 
     harness.step()
     assert batch.state is RequestState.WAITING
     assert batch.saved is None, "more bytes are kept than may be"
-    while batch.state is not RequestState.RUNNING:
-        harness.step()
+    until_it_runs(harness, batch)
     harness.step()
     displace(harness, batch, max_tokens=2)
     harness.finish()
@@ -115,8 +119,7 @@ def test_a_swap_that_cannot_be_put_back_is_computed_again(start: Start) -> None:
     batch = begin(harness)
     displace(harness, batch)
     before = batch.length
-    while batch.state is not RequestState.RUNNING:
-        harness.step()
+    until_it_runs(harness, batch)
     harness.step()
     assert harness.lane.steps[-1].prefill_tokens == before
     harness.finish()
@@ -164,12 +167,13 @@ def test_a_paused_request_goes_on_elsewhere_when_its_lane_has_no_place(start: St
     other = begin(harness, 1, prompt="other", max_tokens=6)
     assert (batch.lane, other.lane) == ("lane-0", "lane-1")
     urgent = displace(harness, batch, max_tokens=60)
-    while batch.state is not RequestState.RUNNING:
-        harness.step()
+    until_it_runs(harness, batch)
     assert urgent.state is RequestState.RUNNING
     assert batch.lane == "lane-1"
     harness.step()
-    assert not any(harness.lane.cells[sequence] for sequence in harness.lane.cells if sequence != urgent.lease.sequence)
+    assert [sequence for sequence, cells in harness.lane.cells.items() if cells] == [
+        harness.lane.rows[urgent.id].join.sequence
+    ], "it has left its cells behind"
     harness.finish()
 
 
@@ -200,8 +204,7 @@ def test_a_request_swapped_from_a_lane_that_fails_goes_on_from_host_memory(start
     harness.lane.fail()
     harness.tick()
     harness.lane.reopen()
-    while batch.state is not RequestState.RUNNING:
-        harness.step()
+    until_it_runs(harness, batch)
     harness.step()
     assert harness.lane.steps[-1].prefill_tokens == 0, "the cells were in host memory"
     assert batch.length > before
@@ -280,8 +283,7 @@ def to_parked(harness: Harness, request: Request) -> None:
 def to_resumed(harness: Harness, request: Request) -> None:
     """The plan with it lies in the mailbox."""
     to_parked(harness, request)
-    while request.state is not RequestState.RUNNING:
-        harness.step()
+    until_it_runs(harness, request)
 
 
 in_every_state = pytest.mark.parametrize("bring", [to_parking, to_parked_unheard, to_parked, to_resumed])
