@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from llamalane.api.choices import Endpoint, PromptInput
 from llamalane.api.schemas import GenerationBody
 from llamalane.errors import InvalidRequestError
+from llamalane.ids import RequestId
 from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
 
 # What clients send back of an answer's message; more than "nothing" in them is not supported.
@@ -109,8 +110,8 @@ class Chat(Endpoint[ChatBody]):
         """Return the one prompt that the messages make."""
         messages: list[Mapping[str, Any]] = [message.for_template() for message in body.messages]
 
-        async def submit(options: SubmitOptions) -> RequestHandle:
-            return await engine.submit_chat(messages, **options)
+        async def submit(ids: Sequence[RequestId], options: SubmitOptions) -> list[RequestHandle]:
+            return await engine.submit_chat_choices(messages, ids, **options)
 
         return [PromptInput(submit)]
 

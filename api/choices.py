@@ -18,8 +18,8 @@ from llamalane.errors import QueueFullError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
 
-Submit = Callable[[SubmitOptions], Awaitable[RequestHandle]]
-"""Submits one prompt."""
+Submit = Callable[[Sequence[RequestId], SubmitOptions], Awaitable[list[RequestHandle]]]
+"""Submits one prompt, as a choice for each id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +170,20 @@ async def _submit(
     footprint = Footprint(engine, body, [prompt.least_tokens for prompt in prompts])
     handles: list[RequestHandle] = []
     for number, prompt in enumerate(prompts):
-        for choice in range(body.choices):
-            options["choice"] = choice
-            options["request_id"] = RequestId(f"{order_id}/{len(handles)}")
+        for first in range(0, body.choices, engine.most_choices):  # so many start together
+            options["choice"] = first
+            count = min(engine.most_choices, body.choices - first)
+            ids = [RequestId(f"{order_id}/{len(handles) + choice}") for choice in range(count)]
             try:
-                handle = await prompt.submit(options)
+                choices = await prompt.submit(ids, options)
             except QueueFullError as error:
                 footprint.check_refusal(error, handles)
                 raise
-            stack.callback(handle.cancel)
-            handles.append(handle)
-            if choice == 0:
-                footprint.found(number, handle.prompt_tokens)
+            for handle in choices:
+                stack.callback(handle.cancel)
+            handles += choices
+            if first == 0:
+                footprint.found(number, choices[0].prompt_tokens)
     return handles
 
 

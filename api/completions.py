@@ -7,6 +7,7 @@ from typing import Any
 
 from llamalane.api.choices import Endpoint, PromptInput
 from llamalane.api.schemas import CompletionBody, Prompt
+from llamalane.ids import RequestId
 from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
 
 
@@ -40,8 +41,8 @@ class Completions(Endpoint[CompletionBody]):
 
 
 def _input(engine: Engine, prompt: Prompt) -> PromptInput:
-    async def submit(options: SubmitOptions) -> RequestHandle:
-        return await engine.submit(prompt, **options)
+    async def submit(ids: Sequence[RequestId], options: SubmitOptions) -> list[RequestHandle]:
+        return await engine.submit_choices(prompt, ids, **options)
 
     return PromptInput(submit, 1 if isinstance(prompt, str) else len(prompt))
 

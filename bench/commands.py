@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from llamalane.bench.simulator import command as simulator
 from llamalane.errors import LlamalaneError
 
 app = typer.Typer(
@@ -104,6 +105,9 @@ def urgent(
         json_file=json,
         busy_ok=busy_ok,
     )
+
+
+app.command("simulator")(simulator.measure)
 
 
 @contextmanager

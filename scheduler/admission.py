@@ -48,9 +48,14 @@ class AdmissionPolicy:
         self._since_share = dict.fromkeys(LEVELS, 0)
         """For each level: admissions to places that it might have taken, since the last one of them by share."""
 
+    @property
+    def reserved(self) -> int:
+        """How many places are kept for levels better than the least urgent one."""
+        return sum(self._reserve.values())
+
     def choose(self, queue: WaitingQueue[W], free: int, running: Mapping[Level, int]) -> Choice[W] | None:
         """Return whom to admit next, None for nobody: when no place is free, or those that are, are reserved."""
-        open_to = self._open_to(free, running)
+        open_to = self.open_to(free, running)
         if open_to is None:
             return None
         heads = [head for head in queue.heads() if head.oldest.level <= open_to]
@@ -76,7 +81,7 @@ class AdmissionPolicy:
     def _is_due(self, level: Level) -> bool:
         return self._share > 0 and self._since_share[level] >= self._share - 1
 
-    def _open_to(self, free: int, running: Mapping[Level, int]) -> Level | None:
+    def open_to(self, free: int, running: Mapping[Level, int]) -> Level | None:
         """Return the least urgent level that may take a place: enough of them stay free for all better levels."""
         open_to = None
         promised = have = kept_free = 0

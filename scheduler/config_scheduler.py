@@ -70,7 +70,7 @@ class SchedulerConfig(Section):
     stays open to every level."""
     queue: QueueConfig = Field(default_factory=QueueConfig)
     """How much may wait; a request beyond it is refused at once."""
-    target_itl: Number = Field(default=0.15, gt=0)
+    target_itl: Number = Field(default=0.2, gt=0)
     """How many seconds there should be at most between two tokens of a sequence. Prompts are computed in pieces
     that fit into it, and rows less urgent than those that would miss it sit out steps."""
     level_targets: dict[str, Seconds] = Field(default={})

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from llamalane.clock import Clock, MonotonicClock
-from llamalane.errors import EngineClosedError, QueueFullError, TenantLimitError, UnknownModelError
+from llamalane.errors import EngineClosedError, InvalidRequestError, QueueFullError, TenantLimitError, UnknownModelError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.assembly import Machinery, OpenContext, assemble
 from llamalane.scheduler.config import EngineConfig
@@ -126,9 +126,9 @@ class Engine:
         """
         if not isinstance(prompt, str):
             return self.submit_tokens_nowait(prompt, **options)
-        with self._reserve(options) as slot:
+        with self._reserve(options) as slots:
             tokens = await self._parts().intake.tokenize(prompt)
-            return self._queue(tokens, slot, options)
+            return self._queue(tokens, slots, options)[0]
 
     async def submit_chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[SubmitOptions]
@@ -137,14 +137,39 @@ class Engine:
 
         Raises what `submit` raises, and `ChatTemplateError` when the model's template refuses the messages.
         """
-        with self._reserve(options) as slot:
+        with self._reserve(options) as slots:
             tokens = await self._parts().intake.tokenize_chat(messages)
-            return self._queue(tokens, slot, options)
+            return self._queue(tokens, slots, options)[0]
 
     def submit_tokens_nowait(self, tokens: Sequence[int], **options: Unpack[SubmitOptions]) -> RequestHandle:
         """Queue a request for a prompt of tokens. Raises what `submit` raises."""
-        with self._reserve(options) as slot:
-            return self._queue(list(tokens), slot, options)
+        with self._reserve(options) as slots:
+            return self._queue(list(tokens), slots, options)[0]
+
+    async def submit_choices(
+        self, prompt: str | Sequence[int], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
+    ) -> list[RequestHandle]:
+        """Queue several requests for one prompt, one for each of `ids`: all or none, as choices 0, 1, …
+
+        They start together, on one lane, and the prompt is computed once. Raises what `submit` raises, and
+        `InvalidRequestError` for more than a lane has places for.
+        """
+        with self._reserve(options, len(ids)) as slots:
+            tokens = await self._parts().intake.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+            return self._queue(tokens, slots, options, ids)
+
+    async def submit_chat_choices(
+        self, messages: Sequence[Mapping[str, Any]], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
+    ) -> list[RequestHandle]:
+        """Queue several requests for the answer to `messages`; as `submit_choices` otherwise."""
+        with self._reserve(options, len(ids)) as slots:
+            tokens = await self._parts().intake.tokenize_chat(messages)
+            return self._queue(tokens, slots, options, ids)
+
+    @property
+    def most_choices(self) -> int:
+        """How many choices of one prompt can start together."""
+        return self._parts().scheduler.most_choices
 
     async def generate(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> Result:
         """Submit a prompt and wait for the result; if the wait is cancelled, so is the request."""
@@ -242,24 +267,38 @@ class Engine:
         machinery.model.close()
 
     @contextlib.contextmanager
-    def _reserve(self, options: SubmitOptions) -> Iterator[Slot[Request]]:
-        """Reserve a slot in the queue, and count whoever is turned away."""
+    def _reserve(self, options: SubmitOptions, count: int = 1) -> Iterator[list[Slot[Request]]]:
+        """Reserve slots in the queue, all or none, and count whoever is turned away."""
         self._check_ready()
         scheduler = self._parts().scheduler
         level = self.levels.parse(options.get("priority"))
         try:
-            with scheduler.queue.reserve_nowait(level) as slot:
-                yield slot
+            with contextlib.ExitStack() as stack:
+                yield [stack.enter_context(scheduler.queue.reserve_nowait(level)) for _ in range(count)]
         except (QueueFullError, TenantLimitError) as error:
             scheduler.counters.rejected[error.reason] += 1
             raise
 
-    def _queue(self, tokens: Sequence[int], slot: Slot[Request], options: SubmitOptions) -> RequestHandle:
+    def _queue(
+        self,
+        tokens: list[int],
+        slots: Sequence[Slot[Request]],
+        options: SubmitOptions,
+        ids: Sequence[RequestId] | None = None,
+    ) -> list[RequestHandle]:
+        """Queue a request in each slot, or none."""
         self._check_ready()  # the engine may have begun to drain while the text was tokenized
         parts = self._parts()
-        request = parts.intake.prepare(tokens, options)
-        parts.scheduler.submit(request, slot)
-        return RequestHandle(request, parts.scheduler.cancel)
+        if len(slots) > self.most_choices:
+            message = f"at most {self.most_choices} choices of one prompt can start together; got {len(slots)}"
+            raise InvalidRequestError(message, param="n")
+        requests = parts.intake.prepare_choices(tokens, ids or [options.get("request_id")], options)
+        with contextlib.ExitStack() as undo:
+            for request, slot in zip(requests, slots, strict=True):
+                parts.scheduler.submit(request, slot)
+                undo.callback(parts.scheduler.cancel, request)
+            undo.pop_all()
+        return [RequestHandle(request, parts.scheduler.cancel) for request in requests]
 
     def _closed(self) -> bool:
         return self._state is EngineState.CLOSED

@@ -84,7 +84,7 @@ def _why_it_waits(life: Lifecycle, rules: Rules, request: Request, position: int
         return "all places are taken by requests as urgent, or that may not be displaced"
     choice = rules.admission.choose(life.queue, pool.free, life.roster.running)
     if choice is None or choice.open_to < request.level:
-        return f"the {pool.free} free places are reserved for more urgent requests"
+        return "the free places are reserved for more urgent requests"
     if choice.request is not request:
         return "the guaranteed share lets one go first that has waited longer"
     if life.roster.lane_for(request, by_share=choice.by_share) is not None:

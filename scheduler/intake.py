@@ -13,6 +13,7 @@ import anyio.to_thread
 from llamalane.clock import Clock
 from llamalane.errors import InvalidRequestError, PromptTooLongError
 from llamalane.ids import RequestId
+from llamalane.scheduler.gang import Gang
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.priority import Aging, PriorityLevels
 from llamalane.scheduler.request import Request
@@ -71,6 +72,26 @@ class Intake:
         if self._template is None:
             self._template = ChatTemplate(self._model)
         return await self._tokenize(self._template.render(messages), add_special=False)
+
+    def prepare_choices(
+        self, tokens: Sequence[int], ids: Sequence[RequestId | None], options: SubmitOptions
+    ) -> list[Request]:
+        """Return a request for each of `ids`, all for the same prompt; raises what `prepare` raises."""
+        if not ids:
+            raise InvalidRequestError("there must be at least one choice", param="n")
+        sampling = options.get("sampling") or SamplingParameters()
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=secrets.randbits(32))
+        first = options.get("choice", 0)
+        requests = [
+            self.prepare(tokens, {**options, "sampling": sampling, "choice": first + number, "request_id": name})
+            for number, name in enumerate(ids)
+        ]
+        if len(requests) > 1:
+            gang = Gang[Request]()
+            for request in requests:
+                request.gang = gang
+        return requests
 
     def prepare(self, tokens: Sequence[int], options: SubmitOptions) -> Request:
         """Return the request for a prompt of `tokens`; raises `RequestError` for what can never be served."""

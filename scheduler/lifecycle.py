@@ -24,6 +24,7 @@ from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.growth import GrowingRow
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.limits import TenantLimits
+from llamalane.scheduler.prefixes import shared_prefix
 from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
@@ -84,6 +85,8 @@ class Lifecycle:
         except LlamalaneError:
             self._leave_books(request)
             raise
+        if request.gang is not None:
+            request.gang.join(request)
         for victim in shed:
             self.counters.rejected["shed"] += 1
             self.end(victim, RequestShedError(self.waits.retry_after(now)))
@@ -131,14 +134,21 @@ class Lifecycle:
     def latest_start(self, request: Request) -> float:
         """Return the moment by which a request must have started to meet its deadline; infinite without one.
 
-        It has to compute what no lane has kept of its prompt, and one token more, or all that it asked for if nothing
+        It has to compute what no lane holds of its prompt, and one token more, or all that it asked for if nothing
         else may end it. Once it was admitted, the moment is the deadline itself.
         """
         if request.deadline is None:
             return math.inf
         if request.admitted_at is not None:
             return request.deadline
-        return request.deadline - min(_fewest_seconds(request, ledger) for ledger in self.roster.ledgers.values())
+        return request.deadline - min(self._fewest_seconds(request, ledger) for ledger in self.roster.ledgers.values())
+
+    def _fewest_seconds(self, request: Request, ledger: LaneLedger) -> float:
+        """Return how long a request would have to run on a lane at least, alone and at the lane's usual speed."""
+        share = shared_prefix(request, ledger.lane, [*ledger.running.values(), *self.roster.paused_on(ledger)])
+        held = ledger.lane.region.cached(request.tokens, request.tenant) if share is None else share.length
+        steps = request.max_tokens if request.sampling.ignore_eos and not request.sampling.stop else 1
+        return ledger.model.step_seconds(0, len(request.tokens) - held) + (steps - 1) * ledger.model.decode_seconds(1)
 
     def _tokens_wanted(self, request: Request) -> int:
         """Return what a request's tenant is charged until it is known better: without `max_tokens`, a likely output."""
@@ -156,6 +166,8 @@ class Lifecycle:
         self.queue.remove(request)
         self._forget_saved(request)
         request.sheltered = request.sheltered or choice.by_share
+        if request.gang is not None:
+            request.gang.leave(request)
         self.roster.start(request, lane)
         self.waits.observe_admission(request.id, request.level, now)
         if request.note_admission(now):
@@ -261,7 +273,8 @@ class Lifecycle:
             self.roster.stop(request)
 
     def _restart(self, request: Request, error: LlamalaneError) -> None:
-        request.restarts += 1
+        if request.state is RequestState.RUNNING:
+            request.restarts += 1
         if request.restarts >= MAX_RESTARTS and not self.roster.down:
             self.counters.failed += 1
             request.move(RequestState.DONE)
@@ -294,6 +307,8 @@ class Lifecycle:
 
     def _leave_books(self, request: Request) -> None:
         self._latest.forget(request)
+        if request.gang is not None:
+            request.gang.leave(request)
         if request.permit is not None:
             used = request.length if request.admitted_at is not None else 0
             request.permit.release(max(0, request.permit.tokens - used), self._clock.now())
@@ -319,13 +334,6 @@ class Lifecycle:
 def lane_down() -> LaneDownError:
     """Return the error of a scheduler without lanes."""
     return LaneDownError("every lane has failed too often in a row; restart the engine")
-
-
-def _fewest_seconds(request: Request, ledger: LaneLedger) -> float:
-    """Return how long a request would have to run on a lane at least, alone and at the lane's usual speed."""
-    prompt = len(request.tokens) - ledger.lane.region.cached(request.tokens, request.tenant)
-    steps = request.max_tokens if request.sampling.ignore_eos and not request.sampling.stop else 1
-    return ledger.model.step_seconds(0, prompt) + (steps - 1) * ledger.model.decode_seconds(1)
 
 
 def _may_be_shed(request: Request) -> bool:

@@ -13,6 +13,7 @@ from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.displacement import PROGRESS
 from llamalane.scheduler.events import EventKind
+from llamalane.scheduler.gang import Gang
 from llamalane.scheduler.limits import TenantPermit
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.result import Result, Timings, Usage
@@ -112,8 +113,10 @@ class Request:
         lease: its place; while it is parked and paused, its cells.
         saved: its cells in host memory, while it is parked and swapped.
         share: the prefix that it takes from another sequence, since it was put on its present lane.
+        reused: tokens that its lane need not compute since it was put there last: kept, shared or saved.
         since_join: tokens generated since it was put on its present lane.
         supersede: a key: a newer request of the same tenant with it ends this one.
+        gang: the requests that start together with it.
         permit: what its tenant is charged for it.
         events: what happened to it, and when.
         parks: how often it was parked; `parks_in_a_row` without having got on in between.
@@ -138,6 +141,7 @@ class Request:
     lane: str = ""
     generated: list[int] = field(default_factory=list)
     cached: int = 0
+    reused: int = 0
     since_join: int = 0
     admitted_at: float | None = None
     first_token_at: float | None = None
@@ -145,6 +149,7 @@ class Request:
     saved: SavedCells | None = None
     share: SharedPrefix | None = None
     supersede: str | None = None
+    gang: Gang[Request] | None = None
     permit: TenantPermit | None = None
     events: list[tuple[EventKind, float]] = field(default_factory=list)
     parks: int = 0
@@ -155,6 +160,11 @@ class Request:
     def prompt_tokens(self) -> int:
         """The length of its prompt in tokens."""
         return len(self.tokens)
+
+    @property
+    def company(self) -> list[Request]:
+        """It and the others that have to start together with it, who are all there."""
+        return [self] if self.gang is None or self not in self.gang.waiting else list(self.gang.waiting)
 
     @property
     def cells(self) -> int:
@@ -194,6 +204,8 @@ class Request:
         assert self.sampling.seed is not None
         self.since_join = 0
         saved, self.saved = self.saved, None
+        shared = self.share.length if self.share is not None else 0
+        self.reused = saved.length if saved is not None else max(self.lease.cached, shared)
         return Join(
             request=self.id,
             sequence=self.lease.sequence,
@@ -213,8 +225,7 @@ class Request:
 
     def cells_to_fill(self) -> int:
         """Return how many tokens its lane has to compute before it chooses the first one."""
-        cached = self.lease.cached if self.lease is not None else 0
-        return self.length - max(cached, self.share.length if self.share is not None else 0)
+        return self.length - self.reused
 
     def cells_filled(self) -> Sequence[int]:
         """Return the tokens that its cells are known to hold.
@@ -227,8 +238,6 @@ class Request:
 
     def note_parked(self, parked: Parked) -> None:
         """Take note of what its lane says of its cells, now that it is parked."""
-        self.parks += 1
-        self.parks_in_a_row += 1
         self.saved = parked.saved
         if self.lease is not None:
             self.lease.settle(parked.computed)
@@ -238,7 +247,7 @@ class Request:
         if self.admitted_at is not None:
             return False
         self.admitted_at = now
-        self.cached = self.length - self.cells_to_fill()
+        self.cached = self.reused
         return True
 
     def accept(self, token: int, finish: FinishReason | None, now: float) -> FinishReason | None:

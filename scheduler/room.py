@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.ledger import LaneLedger
@@ -38,8 +39,9 @@ class RoomMaker:
         for lane in self._roster.lanes_open_to(request, by_share=by_share):
             ledger = self._roster.ledgers[lane.name]
             others = [one for one in self._roster.paused_on(ledger) if one is not request]
-            cells = self._cells_for(request, lane)
-            if lane.free and cells <= self._within_reach(ledger, others) and self._clear(ledger, cells, request):
+            need = _need(request, lane)
+            within_reach = lane.free >= need.places and need.cells <= self._within_reach(ledger, others)
+            if within_reach and self._clear(ledger, need, request):
                 return lane
         return None
 
@@ -66,12 +68,14 @@ class RoomMaker:
     def _displace(self, victims: list[Request], ledger: LaneLedger, request: Request) -> bool:
         """Park as many of a lane's `victims` as a request needs to start there; False where all would not do."""
         paused = [one for one in self._roster.paused_on(ledger) if one is not request]
-        cells = self._cells_for(request, ledger.lane)
-        if not ledger.admits(request.level) or cells > self._within_reach(ledger, [*victims, *paused]):
+        need = _need(request, ledger.lane)
+        if not ledger.admits(request.level) or need.cells > self._within_reach(ledger, [*victims, *paused]):
+            return False
+        if need.places > ledger.lane.free + len(victims):
             return False
         for victim in victims:
-            self._park(victim, can_pause=self._clear(ledger, cells, request))
-            if self._clear(ledger, cells, request):
+            self._park(victim, can_pause=self._clear(ledger, need, request))
+            if ledger.lane.free >= need.places and self._clear(ledger, need, request):
                 return True
         return False
 
@@ -94,11 +98,10 @@ class RoomMaker:
             for victim in self._policy.victims(best, filter(_can_be_parked, ledger.running.values()), self._loss):
                 self._park(victim, can_pause=True)
 
-    def _clear(self, ledger: LaneLedger, cells: int, request: Request) -> bool:
-        """Return whether a lane has a sequence and `cells` cells for a request, after reclaiming what others paused."""
-        lane = ledger.lane
-        has_sequence = request.lease is not None and request.lease.lane is lane
-        while not (has_sequence or lane.region.free) or lane.region.room < cells:
+    def _clear(self, ledger: LaneLedger, need: _Need, request: Request) -> bool:
+        """Return whether a lane has the sequences and cells that are needed, after reclaiming what others paused."""
+        region = ledger.lane.region
+        while region.free < need.sequences or region.room < need.cells:
             if not self._reclaim(ledger, but=request):
                 return False
         return True
@@ -128,17 +131,26 @@ class RoomMaker:
         """Return how many cells a lane could give if all of `victims` lost theirs."""
         return ledger.lane.region.room + sum(one.lease.cells for one in victims if one.lease is not None)
 
-    @staticmethod
-    def _cells_for(request: Request, lane: PoolLane) -> int:
-        """Return how many cells a request needs on a lane beyond those that it holds there."""
-        if request.lease is not None and request.lease.lane is lane:
-            return request.next_cells - request.lease.cells
-        return request.next_cells
-
     def _loss(self, request: Request) -> float:
         ledger = self._roster.ledger(request)
         can_pause = ledger.lane.region.free > 0
         return self._costs.loss(request.length, ledger.model.token_seconds, can_pause=can_pause)
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What a request and its company need of a lane beyond what they hold there."""
+
+    places: int
+    sequences: int
+    cells: int
+
+
+def _need(request: Request, lane: PoolLane) -> _Need:
+    if request.lease is not None and request.lease.lane is lane:
+        return _Need(1, 0, request.next_cells - request.lease.cells)
+    company = request.company
+    return _Need(len(company), len(company), sum(one.next_cells for one in company))
 
 
 def _can_be_parked(request: Request) -> bool:

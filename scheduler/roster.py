@@ -59,8 +59,14 @@ class Roster:
             room = lane.region.room + request.lease.cells
             if lane.free and room >= request.next_cells and self._welcomes(lane, request, by_share):
                 return lane
-        lanes = self.lanes_open_to(request, by_share=by_share)
-        return self.pool.best_lane(request.history, cells=request.next_cells, scope=request.tenant, among=lanes)
+        company = request.company
+        lanes = [
+            lane
+            for lane in self.lanes_open_to(request, by_share=by_share)
+            if lane.free >= len(company) and lane.region.free >= len(company)
+        ]
+        cells = sum(one.next_cells for one in company)
+        return self.pool.best_lane(request.history, cells=cells, scope=request.tenant, among=lanes)
 
     def lanes_open_to(self, request: Request, *, by_share: bool) -> list[PoolLane]:
         """Return the lanes that a request would not overload, whether or not they have room for it just now."""
@@ -114,6 +120,8 @@ class Roster:
         ledger.edit(Park(request.id, request.lease.sequence, how))
         if ledger.running.pop(request.id, None) is not None:
             self._running[request.level] -= 1
+            request.parks += 1
+            request.parks_in_a_row += 1
         self._paused.pop(request.id, None)
         ledger.parking[request.id] = request
         if how is Parking.PAUSE:
@@ -181,7 +189,7 @@ class Roster:
         ledger = self.ledgers[lane.name]
         if not ledger.running:
             return True
-        if not by_share and not ledger.admits(request.level):
+        if not (by_share or request.sheltered) and not ledger.admits(request.level):
             return False
         return self._growth.fits(_row(request), map(_row, ledger.running.values()), lane.region.cells)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from llamalane.clock import Clock
 from llamalane.errors import LlamalaneError
@@ -80,6 +81,12 @@ class Scheduler:
         return self._roster.running
 
     @property
+    def most_choices(self) -> int:
+        """How many requests can start together on one lane, whatever their level."""
+        reserved = self.rules.admission.reserved
+        return max(1, max(lane.region.places for lane in self.pool.lanes) - reserved)
+
+    @property
     def idle(self) -> bool:
         """Whether no request waits or holds anything."""
         return self._life.idle
@@ -148,7 +155,9 @@ class Scheduler:
             if ledger.running:
                 self._room.feed(ledger)
         while (admission := self._next()) is not None:
-            self._life.admit(*admission)
+            choice, lane = admission
+            for request in choice.request.company:
+                self._life.admit(replace(choice, request=request), lane)
         if self.queue.nearly_full:  # so that whoever is turned away need not wait for it
             self._life.waits.refresh(self._clock.now())
         self._tell_idle()
@@ -156,7 +165,7 @@ class Scheduler:
     def _next(self) -> tuple[Choice[Request], PoolLane] | None:
         """Return who starts next, and where: on a free place, or else in the room of somebody less urgent."""
         choice = self.rules.admission.choose(self.queue, self.pool.free, self.running)
-        if choice is not None:
+        if choice is not None and self._has_places(choice.request):
             lane = self._room.find_room(choice.request, by_share=choice.by_share)
             if lane is not None:
                 return choice, lane
@@ -166,6 +175,12 @@ class Scheduler:
             if lane is not None:
                 return urgent, lane
         return None
+
+    def _has_places(self, request: Request) -> bool:
+        """Return whether so many places are free for a request's level as start together."""
+        more = len(request.company) - 1
+        open_to = self.rules.admission.open_to(self.pool.free - more, self.running) if more else request.level
+        return open_to is not None and request.level <= open_to
 
     def _tell_idle(self) -> None:
         if self._waiting_for_idle and self.idle:

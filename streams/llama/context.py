@@ -222,8 +222,8 @@ class Context:
     def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:
         """Let an empty sequence hold the first `length` tokens of another one.
 
-        In one cache they share the cells, which costs nothing; partitioned, the whole part is copied at the next
-        step. Only for models that can drop the end of a sequence.
+        In one cache they share the cells, which costs nothing; partitioned, all cells of the other one are copied.
+        Only for models that can drop the end of a sequence.
         """
         self._check_open()
         if source == target or self.length(target) or not 0 < length <= self.length(source):
@@ -231,12 +231,15 @@ class Context:
                 f"sequence {target}, which holds {self.length(target)} tokens, cannot take {length} of the "
                 f"{self.length(source)} of sequence {source}"
             )
-        if self.options.partitioned:  # llama.cpp aborts the process at less than all between two parts
-            self._api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
-            self._api.llama_memory_seq_rm(self._memory, target, length, -1)
+        if self.options.partitioned:
+            # llama.cpp's own copy between two parts waits for the next step: a save of the one or a restoring of the
+            # other before it would find or leave the wrong cells. And it is of all that a part can hold.
+            if not self.restore(target, self.save(source)):
+                raise ContextError(f"sequence {source} could not be copied to sequence {target}")
+            self.remove(target, length)
         else:
             self._api.llama_memory_seq_cp(self._memory, source, target, 0, length)
-        self._lengths[target] = self.length(target)
+            self._lengths[target] = self.length(target)
 
     def length(self, sequence: SequenceId) -> int:
         """Return how many tokens a sequence's cells hold."""

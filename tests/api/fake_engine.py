@@ -135,13 +135,17 @@ class ScriptedEngine:
         if name not in self.model_names:
             raise UnknownModelError(name, self.model_names)
 
-    async def submit(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> ScriptedHandle:
-        return await self._submit(prompt, options)
+    most_choices = 8
 
-    async def submit_chat(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[SubmitOptions]
-    ) -> ScriptedHandle:
-        return await self._submit(messages, options)
+    async def submit_choices(
+        self, prompt: str | Sequence[int], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
+    ) -> list[ScriptedHandle]:
+        return await self._submit_all(prompt, ids, options)
+
+    async def submit_chat_choices(
+        self, messages: Sequence[Mapping[str, Any]], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
+    ) -> list[ScriptedHandle]:
+        return await self._submit_all(messages, ids, options)
 
     def stats(self) -> EngineStatistics:
         return EngineStatistics(
@@ -163,6 +167,20 @@ class ScriptedEngine:
 
     async def drain(self) -> None:
         self.state = EngineState.DRAINING
+
+    async def _submit_all(
+        self, prompt: object, ids: Sequence[RequestId], options: SubmitOptions
+    ) -> list[ScriptedHandle]:
+        handles: list[ScriptedHandle] = []
+        first = options.get("choice", 0)
+        for number, name in enumerate(ids):
+            try:
+                handles.append(await self._submit(prompt, {**options, "choice": first + number, "request_id": name}))
+            except LlamalaneError:
+                for handle in handles:
+                    handle.cancel()
+                raise
+        return handles
 
     async def _submit(self, prompt: object, options: SubmitOptions) -> ScriptedHandle:
         play = self.plays.pop(0) if self.plays else Play()

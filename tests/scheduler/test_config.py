@@ -88,7 +88,7 @@ def test_only_the_model_is_required() -> None:
         guaranteed_share=10,
         reserve={},
         queue=QueueConfig(max_requests=1000, max_tokens=1_000_000),
-        target_itl=0.15,
+        target_itl=0.2,
         drain_timeout=30,
     )
 

@@ -61,7 +61,7 @@ class LaneOpener:
 
 
 class FakeCells:
-    """Notes what is removed, saved and restored; without `can_roll_back` only whole sequences can be removed.
+    """Notes what is removed, copied, saved and restored; without `can_roll_back` only whole sequences can be removed.
 
     `lengths` says how long sequences are, and `can_restore` whether saved cells can be put back.
     """
@@ -71,6 +71,7 @@ class FakeCells:
         self.can_restore = True
         self.lengths: dict[SequenceId, int] = {}
         self.removals: list[tuple[SequenceId, int]] = []
+        self.copies: list[tuple[SequenceId, SequenceId, int]] = []
         self.saves: list[SequenceId] = []
         self.restorals: list[tuple[SequenceId, bytes]] = []
 
@@ -82,6 +83,9 @@ class FakeCells:
 
     def length(self, sequence: SequenceId) -> int:
         return self.lengths[sequence]
+
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:
+        self.copies.append((source, target, length))
 
     def save(self, sequence: SequenceId) -> bytearray:
         assert (sequence, 0) not in self.removals[-1:], "there is nothing left to save"

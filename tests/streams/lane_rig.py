@@ -121,6 +121,9 @@ class ScriptedContext:
     def length(self, sequence: SequenceId) -> int:
         return self._inner.length(sequence)
 
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:
+        self._inner.copy(source, target, length)
+
     def save(self, sequence: SequenceId) -> bytearray:
         return self._inner.save(sequence)
 

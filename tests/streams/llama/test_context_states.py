@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,7 +112,7 @@ def is_refused(context: Context, data: bytearray) -> bool:
 
 
 def check_that_it_serves_on(context: Context, model: Model) -> None:
-    """Check that no cell was lost, and that sequences come out right."""
+    """Check that sequences come out right, and that no cell was lost."""
     undisturbed = Context(model, OPTIONS)
     step(undisturbed, (SECOND, PROMPT[:5]))
     rows = [(FIRST, PROMPT), (SECOND, [99])]
@@ -119,6 +120,11 @@ def check_that_it_serves_on(context: Context, model: Model) -> None:
     undisturbed.close()
     context.remove(SECOND)
     context.remove(FIRST)
+    check_that_no_cell_is_lost(context)
+
+
+def check_that_no_cell_is_lost(context: Context) -> None:
+    """Check that an empty context can be filled to the last cell."""
     for _ in range(8):
         step(context, (THIRD, [5] * 32))
     assert context.length(THIRD) == context.cells
@@ -183,6 +189,16 @@ def test_what_finds_no_room_is_refused(models: Mapping[Kind, Model], kind: Kind)
     assert is_refused(context, data)
     context.remove(SECOND)
     assert context.restore(FIRST, data)
+    context.close()
+
+
+def test_of_a_model_with_two_caches_neither_keeps_its_part(models: Mapping[Kind, Model]) -> None:
+    context = Context(models[Kind.SLIDING], OPTIONS)
+    step(context, (FIRST, PROMPT))
+    saved = context.save(FIRST)
+    half = saved[: len(saved) * 3 // 4]  # all of the first cache, and some of the second
+    assert is_refused(context, half + zlib.crc32(half).to_bytes(4, "little"))
+    check_that_no_cell_is_lost(context)
     context.close()
 
 
