@@ -151,7 +151,8 @@ class Engine:
     ) -> list[RequestHandle]:
         """Queue several requests for one prompt, one for each of `ids`: all or none, as choices 0, 1, …
 
-        They start together, on one lane, and the prompt is computed once. Raises what `submit` raises, and
+        They start together, on one lane, and the prompt is computed once; those that never fit a lane's KV cells at once
+        start one by one. Raises what `submit` raises, and
         `InvalidRequestError` for more than a lane has places for.
         """
         with self._reserve(options, len(ids)) as slots:
@@ -293,6 +294,9 @@ class Engine:
             message = f"at most {self.most_choices} choices of one prompt can start together; got {len(slots)}"
             raise InvalidRequestError(message, param="n")
         requests = parts.intake.prepare_choices(tokens, ids or [options.get("request_id")], options)
+        if not parts.scheduler.can_start_together(requests):
+            for request in requests:
+                request.gang = None
         with contextlib.ExitStack() as undo:
             for request, slot in zip(requests, slots, strict=True):
                 parts.scheduler.submit(request, slot)

@@ -87,6 +87,10 @@ def _why_it_waits(life: Lifecycle, rules: Rules, request: Request, position: int
         return "the free places are reserved for more urgent requests"
     if choice.request is not request:
         return "the guaranteed share lets one go first that has waited longer"
+    together = len(request.company)
+    open_to = rules.admission.open_to(pool.free - together + 1, life.roster.running)
+    if open_to is None or open_to < request.level:
+        return "it starts together with the other choices of its prompt, and there are too few places for all"
     if life.roster.lane_for(request, by_share=choice.by_share) is not None:
         return "it starts with the next step"
     return "the lanes' KV cells, or the targets of more urgent requests, do not allow one more"

@@ -148,7 +148,9 @@ class TenantLimits:
 
     def _leave(self, permit: TenantPermit, unused: int, now: float) -> None:
         account = self._accounts[permit.tenant]
-        self._durations.add(now - account.permits.pop(permit))
+        since = account.permits.pop(permit)
+        if now > since:  # else it was refused at once
+            self._durations.add(now - since)
         account.charge(-unused, self.limit(permit.tenant).tokens_per_minute, now)
         self._close(permit.tenant, account)
         self._forget(now)

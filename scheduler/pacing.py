@@ -8,6 +8,8 @@ SMALLEST_CHUNK = 16
 """A prompt advances by at least so many tokens in a step, whatever the target."""
 FIRST_CHUNK = 64
 """So many prompt tokens are computed in a step before a lane's speed is known."""
+TELLING = 64
+"""A step with so many prompt tokens tells what one takes; one with fewer counts for less."""
 _WEIGHT = 0.2
 """How much the newest step counts in a running mean."""
 
@@ -30,8 +32,10 @@ class StepTimeModel:
         if report.prefill_tokens == 0:
             self._decode_seconds[rows] = _mean(self._decode_seconds.get(rows), seconds)
         else:
+            # A step takes some time whatever it computes, so a few tokens say little about each.
             rest = max(seconds - self.decode_seconds(rows), 0.0)
-            self._token_seconds = _mean(self._token_seconds, rest / report.prefill_tokens)
+            weight = min(1.0, report.prefill_tokens / TELLING)
+            self._token_seconds = _mean(self._token_seconds, rest / report.prefill_tokens, weight)
 
     @property
     def token_seconds(self) -> float | None:
@@ -73,5 +77,5 @@ class StepTimeModel:
         return next((rows for rows in range(most, 0, -1) if self.decode_seconds(rows) <= target), 0)
 
 
-def _mean(mean: float | None, value: float) -> float:
-    return value if mean is None else mean + _WEIGHT * (value - mean)
+def _mean(mean: float | None, value: float, weight: float = 1.0) -> float:
+    return value if mean is None else mean + _WEIGHT * weight * (value - mean)

@@ -7,7 +7,7 @@ loop itself, for news. Lanes work on by themselves meanwhile, and tell what they
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from llamalane.clock import Clock
@@ -85,6 +85,10 @@ class Scheduler:
         """How many requests can start together on one lane, whatever their level."""
         reserved = self.rules.admission.reserved
         return max(1, max(lane.region.places for lane in self.pool.lanes) - reserved)
+
+    def can_start_together(self, requests: Sequence[Request]) -> bool:
+        """Return whether some lane has KV cells for all of these requests at once, if nothing else ran there."""
+        return sum(one.next_cells for one in requests) <= max(lane.region.cells for lane in self.pool.lanes)
 
     @property
     def idle(self) -> bool:

@@ -29,7 +29,7 @@ Tokens = Sequence[int]
 SAFETY = 4
 """Tolerances are so many times the largest difference measured."""
 CELLS = 512
-CAPACITY = 512
+"""The most tokens of a text."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,14 @@ class Written:
 class Solo:
     """A model with contexts that nothing disturbs, on `kv` as the engine has it. Use it in a `with` block."""
 
-    def __init__(self, path: Path, kv: KVConfig = EXACT) -> None:
+    def __init__(self, path: Path, kv: KVConfig = EXACT, cells: int = CELLS) -> None:
         self.model = Model(ModelOptions(path=path))
         self._kv = kv
+        self._cells = cells
 
     def likeliest_tokens(self, prompt: Tokens, count: int, forbidden: Iterable[int] = ()) -> list[int]:
         """Return what greedy decoding gives."""
-        context, batch = self._open(1), Batch(CAPACITY)
+        context, batch = self._open(1), Batch(self._cells)
         tokens = list(prompt)
         start = 0
         for _ in range(count):
@@ -68,7 +69,7 @@ class Solo:
 
         One text alone is the undisturbed case. The outputs have the same length.
         """
-        context, batch = self._open(len(texts)), Batch(CAPACITY)
+        context, batch = self._open(len(texts)), Batch(self._cells * len(texts))
         for sequence, text in enumerate(texts):
             batch.add(SequenceId(sequence), text.prompt, 0, output=True)
         steps = []
@@ -86,10 +87,10 @@ class Solo:
         return Context(
             self.model,
             ContextOptions(
-                cells=CELLS * sequences,
+                cells=self._cells * sequences,
                 sequences=sequences,
-                max_step_tokens=CAPACITY,
-                micro_batch=CAPACITY,
+                max_step_tokens=self._cells * sequences,
+                micro_batch=512,
                 threads=1,
                 key_type=self._kv.key_type,
                 value_type=self._kv.value_type,

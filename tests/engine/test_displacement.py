@@ -71,7 +71,9 @@ async def test_parked_outputs_pass_the_check(
                 gate.let(steps)
                 await follower.wait_for(EventKind.STEP, times=steps)
                 urgent = [
-                    await engine.submit("urgent", sampling=greedy(3), priority="interactive", tenant=f"{steps} {number}")
+                    await engine.submit(
+                        "urgent", sampling=greedy(3), priority="interactive", tenant=f"{steps} {number}"
+                    )
                     for number in range(2)
                 ]
                 for handle in urgent:

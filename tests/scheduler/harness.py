@@ -119,13 +119,12 @@ class Harness:
         """The first lane."""
         return self.lanes["lane-0"]
 
-    def submit(
-        self, level: int = 3, *, supersede: str | None = None, ignore_eos: bool = False, **options: Any
-    ) -> Request:
+    def submit(self, level: int = 3, **options: Any) -> Request:
         """Submit a request; it waits until the next tick."""
+        supersede, ignore_eos, gang = (options.pop(name, None) for name in ("supersede", "ignore_eos", "gang"))
         request = self.maker.make(level, self.clock.now(), **options)
-        request.supersede = supersede
-        request.sampling = replace(request.sampling, ignore_eos=ignore_eos)
+        request.sampling = replace(request.sampling, ignore_eos=bool(ignore_eos))
+        request.supersede, request.gang = supersede, gang
         with self.scheduler.queue.reserve_nowait(request.level) as slot:
             self.scheduler.submit(request, slot)
         self.requests.append(request)

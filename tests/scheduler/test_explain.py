@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from llamalane.ids import RequestId
 from llamalane.scheduler.events import EventKind
 from llamalane.scheduler.explain import Explanation
+from llamalane.scheduler.gang import Gang
 from llamalane.scheduler.priority import LEVELS
 from llamalane.scheduler.request import Request, RequestState
 from tests.scheduler.building import AGING
@@ -131,6 +132,17 @@ def test_the_guaranteed_share_goes_first(start: Start) -> None:
     assert reason(harness, urgent) == "the guaranteed share lets one go first that has waited longer"
     harness.tick()
     assert batch.state is RequestState.RUNNING
+    harness.finish()
+
+
+@pytest.mark.parametrize(("places", "reserve"), [(2, {}), (3, {1: 1})])
+def test_there_is_no_room_for_all_choices_of_its_prompt(start: Start, places: int, reserve: dict[int, int]) -> None:
+    harness = start([places], limit=LIMIT, reserve=reserve)
+    run(harness, 3)
+    gang = Gang[Request]()
+    choices = [harness.submit(3, gang=gang) for _ in range(2)]
+    harness.tick()
+    assert reason(harness, choices[0]).startswith("it starts together with the other choices of its prompt")
     harness.finish()
 
 

@@ -1,0 +1,109 @@
+"""The choices of a prompt start together, or not at all."""
+
+from __future__ import annotations
+
+from llamalane.scheduler.gang import Gang
+from llamalane.scheduler.request import Request, RequestState
+from tests.scheduler.harness import Harness, Start, result_of
+
+PROMPT = "tell me a story about llamas in the mountains"
+
+
+def submit_gang(harness: Harness, size: int, level: int = 3) -> list[Request]:
+    gang = Gang[Request]()
+    requests = []
+    for _ in range(size):
+        request = harness.maker.make(level, harness.clock.now(), prompt=PROMPT, max_tokens=6)
+        request.gang = gang
+        with harness.scheduler.queue.reserve_nowait(request.level) as slot:
+            harness.scheduler.submit(request, slot)
+        harness.requests.append(request)
+        requests.append(request)
+    return requests
+
+
+def running(requests: list[Request]) -> int:
+    return sum(request.state is RequestState.RUNNING for request in requests)
+
+
+def test_a_gang_waits_until_there_is_a_place_for_each(start: Start) -> None:
+    harness = start([4])
+    first, second = harness.submit(max_tokens=4), harness.submit(max_tokens=12)
+    harness.tick()
+    gang = submit_gang(harness, 3)
+    harness.tick()
+    assert running(gang) == 0
+    while first.state is not RequestState.DONE:
+        assert running(gang) == 0
+        harness.step()
+    assert running(gang) == 3
+    assert second.state is RequestState.RUNNING
+    harness.finish()
+
+
+def test_nobody_as_urgent_overtakes_a_gang_that_waits(start: Start) -> None:
+    harness = start([2])
+    harness.submit(max_tokens=5)
+    harness.tick()
+    gang = submit_gang(harness, 2)
+    late = harness.submit(max_tokens=2)
+    harness.tick()
+    assert late.state is RequestState.WAITING
+    harness.finish()
+    assert (gang[1].admitted_at or 0) <= (late.admitted_at or 0)
+
+
+def test_a_gang_computes_its_prompt_once(start: Start) -> None:
+    harness = start([4])
+    gang = submit_gang(harness, 4)
+    harness.finish()
+    assert sum(step.prefill_tokens for step in harness.lane.steps) == len(PROMPT)
+    assert [result_of(request).usage.cached_tokens for request in gang[1:]] == [len(PROMPT) - 1] * 3
+
+
+def test_an_urgent_gang_displaces_as_many_as_it_needs(start: Start) -> None:
+    harness = start([4])
+    batch = [harness.submit(5, max_tokens=30) for _ in range(4)]
+    harness.tick()
+    harness.step(2)
+    gang = submit_gang(harness, 3, level=1)
+    harness.tick()
+    assert running(gang) == 3
+    assert sum(request.state is RequestState.RUNNING for request in batch) == 1
+    harness.finish()
+
+
+def test_a_gang_that_cannot_have_enough_places_displaces_nobody(start: Start) -> None:
+    harness = start([3])
+    equals = [harness.submit(1, max_tokens=8) for _ in range(2)]
+    batch = harness.submit(5, max_tokens=30)
+    harness.tick()
+    harness.step()
+    gang = submit_gang(harness, 3, level=1)
+    harness.tick()
+    assert running(gang) == 0
+    assert batch.parks == 0
+    assert running(equals) == 2
+    harness.finish()
+
+
+def test_a_gang_does_not_take_places_that_are_reserved(start: Start) -> None:
+    harness = start([3], reserve={1: 1})
+    gang = submit_gang(harness, 3, level=5)
+    harness.tick()
+    assert running(gang) == 0
+    harness.scheduler.cancel(gang[0])
+    harness.tick()
+    assert running(gang) == 2
+    harness.finish()
+
+
+def test_members_end_each_for_itself(start: Start) -> None:
+    harness = start([2])
+    gang = submit_gang(harness, 2)
+    harness.tick()
+    harness.step()
+    harness.scheduler.cancel(gang[0])
+    harness.run()
+    assert result_of(gang[1]).text == harness.alone(gang[1])
+    harness.check_conserved()
