@@ -151,9 +151,9 @@ class Engine:
     ) -> list[RequestHandle]:
         """Queue several requests for one prompt, one for each of `ids`: all or none, as choices 0, 1, …
 
-        They start together, on one lane, and the prompt is computed once; those that never fit a lane's KV cells at once
-        start one by one. Raises what `submit` raises, and
-        `InvalidRequestError` for more than a lane has places for.
+        They start together, on one lane, and the prompt is computed once; those that never fit a lane's KV cells
+        together start one by one. Raises what `submit` raises, and `InvalidRequestError` for more than a lane has
+        places for.
         """
         with self._reserve(options, len(ids)) as slots:
             tokens = await self._parts().intake.tokenize(prompt) if isinstance(prompt, str) else list(prompt)

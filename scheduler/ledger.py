@@ -67,6 +67,7 @@ class LaneLedger:
         self._step_began = now
         if report.abandoned:
             self.abandoned_steps += 1
+        self._awaited = self._planned_successors and any(output.ended for output in report.outputs)
         for output in report.outputs:
             self._interrupted.pop(output.request, None)
         if report.times is not None:
@@ -103,7 +104,8 @@ class LaneLedger:
         self._fresh.clear()
         self._planned_tokens, self._planned_share, self._planned_successors = tokens, share, successors
         self._awaited = False
-        return StepPlan(self._epoch, self._version, tuple(self._unacknowledged), tokens, share, successors)
+        edits = tuple(self._unacknowledged)
+        return StepPlan(self._epoch, self._version, edits, tokens, share, successors, StepNumber(self.steps))
 
     def step_to_abandon(self, now: float, abort_after: float | None) -> StepNumber | None:
         """Return the step under way if it should be broken off, and note that it is; None for `abort_after` is never.

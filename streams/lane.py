@@ -164,24 +164,38 @@ class Lane:
 
     def _run(self, context: StepContext) -> None:
         """Carry out plans and steps until the mailbox is closed."""
-        patience = 0.0
+        awaited = False
         while not self._mailbox.closed:
             if not self._rows:  # it sleeps: that is not idleness
                 self._step_end = None
-            plan = self._mailbox.take(patience if self._rows.ready else None)
-            patience = 0.0
-            edited = Edited()
-            if plan is not None and plan.epoch == self._epoch:
-                before = self._rows.version
-                edited = self._rows.apply(plan, context)
-                edited.unshared += self._rows.share_prefixes(context)
-                if not self._rows.ready and self._rows.version != before:
-                    self._say(self._report(Work(), edited))
+            edited = self._take_plans(context, awaited=awaited)
+            awaited = False
             if self._rows.ready:
                 report = self._compute(context, edited)
                 self._say(report)
-                if self._rows.successors and any(output.ended for output in report.outputs):
-                    patience = HANDOVER
+                awaited = self._rows.successors and any(output.ended for output in report.outputs)
+
+    def _take_plans(self, context: StepContext, *, awaited: bool) -> Edited:
+        """Take the plan that is there, and wait for one while no row is ready.
+
+        One that is `awaited`, since it will tell who follows a row that has ended, is waited for a moment.
+        """
+        edited = Edited()
+        end = time.monotonic() + (HANDOVER if awaited else 0.0)
+        while True:
+            timeout = max(0.0, end - time.monotonic()) if self._rows.ready else None
+            plan = self._mailbox.take(timeout if timeout is None or awaited else 0.0)
+            if plan is None:
+                return edited
+            if plan.epoch == self._epoch:
+                before = self._rows.version
+                edited.extend(self._rows.apply(plan, context))
+                edited.unshared += self._rows.share_prefixes(context)
+                if not self._rows.ready and self._rows.version != before:
+                    self._say(self._report(Work(), edited))
+                    return Edited()
+            if not awaited or plan.heard >= self._step:
+                return edited
 
     def _compute(self, context: StepContext, edited: Edited) -> StepReport:
         work = self._rows.fill(self._batch)

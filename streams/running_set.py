@@ -88,6 +88,12 @@ class Edited:
     parked: list[Parked] = field(default_factory=list)
     unshared: list[RequestId] = field(default_factory=list)
 
+    def extend(self, later: Edited) -> None:
+        """Add what later edits did."""
+        self.left += later.left
+        self.parked += later.parked
+        self.unshared += later.unshared
+
 
 @dataclass(slots=True)
 class Work:

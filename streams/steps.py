@@ -17,6 +17,9 @@ from llamalane.errors import LlamalaneError
 from llamalane.ids import MOST_URGENT, Level, PlanVersion, RequestId, SequenceId, StepNumber
 from llamalane.streams.sampling import SamplingParameters
 
+NO_STEP = StepNumber(0)
+"""Stands before a lane's first step."""
+
 
 class FinishReason(enum.Enum):
     """Why a request's output ended, in OpenAI's words."""
@@ -155,7 +158,8 @@ class StepPlan:
 
     `epoch` counts the contexts that the lane had when the plan was made: a lane that has lost its context since then
     drops the plan. A step may compute `prefill_tokens` of prompts; `share` bounds its less urgent rows, None for no
-    bound. `successors` tells that requests wait for places: when a row ends, a plan will follow at once.
+    bound. `successors` tells that requests wait for places: when a row ends, a plan will follow at once that has
+    `heard` of the step in which it did.
     """
 
     epoch: int
@@ -164,6 +168,7 @@ class StepPlan:
     prefill_tokens: int
     share: StepShare | None = None
     successors: bool = False
+    heard: StepNumber = NO_STEP
 
 
 @dataclass(frozen=True, slots=True)

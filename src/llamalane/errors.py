@@ -226,7 +226,7 @@ class ContextError(LlamalaneError):
 class DecodeError(ContextError):
     """`llama_decode` returned `code`.
 
-    1: no room in the KV cache; 2: abandoned; -1: invalid batch; -2: out of memory; -3: the computation failed
+    1: no room in the KV cache; -1: invalid batch; -2: out of memory; -3: the computation failed
     (llama.h).
     """
 

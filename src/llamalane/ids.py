@@ -8,7 +8,7 @@ RequestId = NewType("RequestId", str)
 """Names one request in logs, errors and answers; unique within an engine."""
 
 SequenceId = NewType("SequenceId", int)
-"""A request's row in a llama context, 0 … places − 1 (llama.h: `llama_seq_id`)."""
+"""A request's row in a llama context, 0 … sequences − 1 (llama.h: `llama_seq_id`)."""
 
 Level = NewType("Level", int)
 """A priority: 1 is the most urgent, 5 the least."""

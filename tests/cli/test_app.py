@@ -33,7 +33,7 @@ def test_version() -> None:
 def test_help_names_every_command() -> None:
     code, output = invoke("--help")
     assert code == 0
-    for name in ("serve", "generate", "batch", "bench", "config"):
+    for name in ("serve", "generate", "batch", "simulate", "bench", "config"):
         assert f"│ {name} " in output
 
 

@@ -180,3 +180,19 @@ def test_the_time_of_all_steps_is_summed() -> None:
         )
     books.observe(StepReport("lane-0", StepNumber(7), PlanVersion(0)), 0.0)
     assert (books.steps, books.decode_seconds, books.sample_seconds, books.idle_seconds) == (7, 1.5, 0.75, 0.375)
+
+
+def test_a_lane_that_waits_for_a_successor_is_answered_whoever_comes(start: Start) -> None:
+    harness = start([2], limit=512)
+    harness.submit(max_tokens=2)
+    harness.submit(max_tokens=40)
+    third = harness.submit(max_tokens=40)
+    harness.tick()
+    books = harness.scheduler.ledgers["lane-0"]
+    harness.step()
+    harness.lane.step()  # the first one ends
+    harness.scheduler.cancel(third)
+    harness.tick()
+    assert harness.lane.plan is not None, "nobody comes, but the lane has to be told"
+    assert harness.lane.plan.heard == books.steps == 2
+    assert not harness.lane.plan.successors

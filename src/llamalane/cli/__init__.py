@@ -1,4 +1,4 @@
-"""The command line: `llamalane serve`, `generate`, `batch`, `bench` and `config`."""
+"""The command line: `llamalane serve`, `generate`, `batch`, `simulate`, `bench` and `config`."""
 
 from __future__ import annotations
 
