@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from llamalane.bench.promises import Promise
 from llamalane.bench.simulator import command as simulator
 from llamalane.errors import LlamalaneError
 
@@ -108,6 +109,23 @@ def urgent(
 
 
 app.command("simulator")(simulator.measure)
+
+
+@app.command()
+def promises(
+    model: Model = None,
+    what: Annotated[
+        list[Promise] | None,
+        typer.Option("--what", help="May be repeated.", show_default="all"),
+    ] = None,
+    tries: Annotated[int, typer.Option(help="Urgent requests, idle and under load.", metavar="N", min=10)] = 100,
+    seconds: Annotated[float, typer.Option(help="How long the overload lasts.", min=10)] = 120.0,
+    seed: Annotated[int, typer.Option(help="Chooses the prompts.", metavar="N", min=0)] = 1,
+) -> None:
+    """Measure what the scheduler promises, on an engine in this process."""
+    with _needed_packages():
+        from llamalane.bench.promises import command  # noqa: PLC0415  (loads what only a measurement needs)
+    command.run(model, what or list(Promise), tries=tries, seconds=seconds, seed=seed)
 
 
 @contextmanager

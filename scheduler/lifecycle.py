@@ -273,7 +273,7 @@ class Lifecycle:
             self.roster.stop(request)
 
     def _restart(self, request: Request, error: LlamalaneError) -> None:
-        if request.state is RequestState.RUNNING:
+        if request.state is RequestState.RUNNING or request.gives_way:
             request.restarts += 1
         if request.restarts >= MAX_RESTARTS and not self.roster.down:
             self.counters.failed += 1

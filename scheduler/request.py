@@ -119,6 +119,7 @@ class Request:
         gang: the requests that start together with it.
         permit: what its tenant is charged for it.
         events: what happened to it, and when.
+        gives_way: whether it ran when its lane was told to park it; else it was paused.
         parks: how often it was parked; `parks_in_a_row` without having got on in between.
     """
 
@@ -152,6 +153,7 @@ class Request:
     gang: Gang[Request] | None = None
     permit: TenantPermit | None = None
     events: list[tuple[EventKind, float]] = field(default_factory=list)
+    gives_way: bool = False
     parks: int = 0
     parks_in_a_row: int = 0
     delivery: Delivery = field(default_factory=Delivery)
@@ -238,6 +240,8 @@ class Request:
 
     def note_parked(self, parked: Parked) -> None:
         """Take note of what its lane says of its cells, now that it is parked."""
+        self.parks += self.gives_way
+        self.parks_in_a_row += self.gives_way
         self.saved = parked.saved
         if self.lease is not None:
             self.lease.settle(parked.computed)

@@ -118,10 +118,9 @@ class Roster:
         assert request.lease is not None
         ledger = self.ledger(request)
         ledger.edit(Park(request.id, request.lease.sequence, how))
-        if ledger.running.pop(request.id, None) is not None:
+        request.gives_way = ledger.running.pop(request.id, None) is not None
+        if request.gives_way:
             self._running[request.level] -= 1
-            request.parks += 1
-            request.parks_in_a_row += 1
         self._paused.pop(request.id, None)
         ledger.parking[request.id] = request
         if how is Parking.PAUSE:

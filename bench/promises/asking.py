@@ -1,0 +1,53 @@
+"""Asks an engine in this process, and takes the times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llamalane.bench.workload import Question
+from llamalane.scheduler import Engine, EngineConfig, SamplingParameters
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The times of one request, in seconds, and how many tokens it got."""
+
+    first_token: float
+    total: float
+    tokens: int
+
+
+def engine_for(model: Path, *, places: int, threads: int, cells: int, max_requests: int = 1000) -> Engine:
+    """Return an engine with one lane and nothing reserved."""
+    values = {
+        "models": [{"path": model}],
+        "streams": {"lanes": [{"places": places, "threads": threads}]},
+        "kv": {"budget": cells},
+        "scheduler": {"queue": {"max_requests": max_requests, "overflow": "shed"}},
+    }
+    return Engine(EngineConfig.model_validate(values))
+
+
+async def ask(engine: Engine, question: Question, level: int) -> Answer:
+    """Ask a question, and wait for the whole answer; if the wait is cancelled, so is the request."""
+    begin = time.monotonic()
+    sampling = SamplingParameters(max_tokens=question.output_tokens, ignore_eos=True, seed=question.seed)
+    handle = await engine.submit(question.prompt, priority=level, sampling=sampling)
+    first = None
+    try:
+        async for _ in handle:
+            first = first if first is not None else time.monotonic() - begin
+        result = await handle
+    finally:
+        handle.cancel()
+    total = time.monotonic() - begin
+    return Answer(total if first is None else first, total, result.usage.completion_tokens)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that `share` of `values` do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
