@@ -116,11 +116,13 @@ class RandomOperations(RuleBasedStateMachine):
     )
     def crowd(self, levels: list[int], prompt: str) -> MultipleResults[Request]:
         """Submit requests one after the other, with a step after each, so that the later meet full lanes."""
-        requests = []
+        requests: list[Request] = []
         for number, level in enumerate(levels):
             if len(self.harness.scheduler.queue) < MAX_WAITING:
                 text = prompt + "x" * number
-                requests.append(self.submit(level, text, min(18, LIMIT - len(text)), [], "one", None))
+                request = self.submit(level, text, min(18, LIMIT - len(text)), [], "one", None)
+                assert isinstance(request, Request)
+                requests.append(request)
             self.harness.step()
         return multiple(*requests)
 
