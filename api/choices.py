@@ -124,6 +124,7 @@ class Order:
                 "wait_ms": _milliseconds(min(times.wait for times in timings)),
                 "first_token_ms": _milliseconds(min(times.first_token for times in timings)),
                 "total_ms": _milliseconds(max(times.total for times in timings)),
+                "parks": sum(times.parks for times in timings),
             },
         }
 

@@ -104,6 +104,7 @@ def _counter_metrics(statistics: EngineStatistics) -> Iterator[Metric]:
         ("prompt_tokens_cached", "Prompt tokens that were in the KV cache.", counters.cached_tokens),
         ("generation_tokens", "Tokens generated.", counters.completion_tokens),
         ("requests_admitted", "Requests that got a place.", counters.admitted),
+        ("requests_in_time", "Requests finished with tokens as quick as their level's target.", counters.in_time),
         ("request_restarts", "Times that a request began anew because its lane failed.", counters.restarts),
     ):
         yield CounterMetricFamily(f"llamalane_{name}", help_text, value)
@@ -111,12 +112,14 @@ def _counter_metrics(statistics: EngineStatistics) -> Iterator[Metric]:
     for outcome in ("finished", "cancelled", "failed", "expired"):
         ended.add_metric([outcome], getattr(counters, outcome))
     yield ended
-    rejected = CounterMetricFamily(
-        "llamalane_requests_rejected", "Requests refused at submission, by reason.", labels=["reason"]
-    )
-    for reason, count in (counters.rejected or {}).items():
-        rejected.add_metric([reason], count)
-    yield rejected
+    for name, help_text, label, counts in (
+        ("requests_rejected", "Requests refused at submission, or turned out, by reason.", "reason", counters.rejected),
+        ("parks", "Times that requests had to give way, by what became of their cells.", "how", counters.parks),
+    ):
+        family = CounterMetricFamily(f"llamalane_{name}", help_text, labels=[label])
+        for value_of_label, count in counts.items():
+            family.add_metric([value_of_label], count)
+        yield family
 
 
 def _lane_metrics(lanes: Iterable[LaneStatistics]) -> Iterator[Metric]:
@@ -127,10 +130,12 @@ def _lane_metrics(lanes: Iterable[LaneStatistics]) -> Iterator[Metric]:
         ("running", "Requests that hold a place of the lane.", lambda lane: lane.running),
         ("kv_cells", "KV cells of the lane.", lambda lane: lane.cells),
         ("kv_cells_reserved", "KV cells promised to running requests.", lambda lane: lane.reserved_cells),
+        ("kv_cells_paused", "KV cells of paused requests.", lambda lane: lane.paused_cells),
         ("kv_cells_kept", "KV cells kept for continued requests.", lambda lane: lane.kept_cells),
     )
     counters: tuple[tuple[str, str, Callable[[LaneStatistics], float]], ...] = (
         ("steps", "Steps computed.", lambda lane: lane.steps),
+        ("abandoned_steps", "Steps broken off for a more urgent request.", lambda lane: lane.abandoned_steps),
         ("failures", "Failures of the lane's context.", lambda lane: lane.failures),
         ("decode_seconds", "Time in llama_decode.", lambda lane: lane.decode_seconds),
         ("sample_seconds", "Time choosing tokens.", lambda lane: lane.sample_seconds),

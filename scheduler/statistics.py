@@ -35,8 +35,9 @@ class LaneStatistics:
         running: requests that hold a place on it.
         decode_seconds, sample_seconds, idle_seconds: where its time went since the start; idle is the time between
             steps while there was work.
-        cells, reserved_cells, kept_cells: KV cells in all, promised to running requests, and kept for requests that
-            continue a finished one.
+        cells, reserved_cells, paused_cells, kept_cells: KV cells in all, promised to running requests, held by paused
+            ones, and kept for requests that continue a finished one.
+        abandoned_steps: steps that were broken off for a more urgent request.
     """
 
     name: str
@@ -47,12 +48,14 @@ class LaneStatistics:
     places: int
     running: int
     steps: int
+    abandoned_steps: int
     failures: int
     decode_seconds: float
     sample_seconds: float
     idle_seconds: float
     cells: int
     reserved_cells: int
+    paused_cells: int
     kept_cells: int
 
 
@@ -98,11 +101,13 @@ def _lane(ledger: LaneLedger) -> LaneStatistics:
         places=lane.region.places,
         running=len(ledger.running),
         steps=ledger.steps,
+        abandoned_steps=ledger.abandoned_steps,
         failures=ledger.failures,
         decode_seconds=ledger.decode_seconds,
         sample_seconds=ledger.sample_seconds,
         idle_seconds=ledger.idle_seconds,
         cells=region.cells,
         reserved_cells=region.reserved,
+        paused_cells=region.paused,
         kept_cells=region.kept,
     )

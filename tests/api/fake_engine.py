@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,7 +157,16 @@ class ScriptedEngine:
             waiting_tokens=self.waiting_tokens,
             running={Level(1): 3},
             lanes=tuple(_lane(index, down) for index, down in enumerate(self.lanes_down)),
-            counters=Counters(admitted=6, finished=2, cancelled=1, prompt_tokens=30, completion_tokens=20),
+            counters=Counters(
+                admitted=6,
+                finished=2,
+                in_time=1,
+                cancelled=1,
+                prompt_tokens=30,
+                completion_tokens=20,
+                rejected=Counter(shed=2),
+                parks=Counter(swap=3),
+            ),
         )
 
     def queue(self) -> Sequence[Explanation]:
@@ -218,11 +228,13 @@ def _lane(index: int, down: bool) -> LaneStatistics:
         places=8,
         running=3,
         steps=11,
+        abandoned_steps=1,
         failures=0,
         decode_seconds=1.5,
         sample_seconds=0.5,
         idle_seconds=0.25,
         cells=1024,
         reserved_cells=300,
+        paused_cells=40,
         kept_cells=200,
     )

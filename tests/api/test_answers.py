@@ -60,7 +60,7 @@ async def test_a_completion() -> None:
             "prompt_tokens_details": {"cached_tokens": 2},
         },
         "seed": 7,
-        "timings": {"wait_ms": 250.0, "first_token_ms": 500.0, "total_ms": 1500.0},
+        "timings": {"wait_ms": 250.0, "first_token_ms": 500.0, "total_ms": 1500.0, "parks": 0},
     }
 
 
@@ -89,7 +89,7 @@ async def test_a_stream_of_chat_chunks() -> None:
         {
             "choices": choice({}, "stop"),
             "seed": 7,
-            "timings": {"wait_ms": 250.0, "first_token_ms": 500.0, "total_ms": 1500.0},
+            "timings": {"wait_ms": 250.0, "first_token_ms": 500.0, "total_ms": 1500.0, "parks": 0},
         },
     ]
 
