@@ -47,6 +47,12 @@ async def ask(engine: Engine, question: Question, level: int) -> Answer:
     return Answer(total if first is None else first, total, result.usage.completion_tokens)
 
 
+def computed(engine: Engine) -> int:
+    """Return how many tokens the engine has computed, of prompts and of outputs."""
+    counters = engine.stats().counters
+    return counters.prompt_tokens - counters.cached_tokens + counters.completion_tokens
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the value that `share` of `values` do not exceed."""
     ordered = sorted(values)

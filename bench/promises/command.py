@@ -82,8 +82,9 @@ def overload_lines(result: Overload) -> list[str]:
             for name, one in rows
         ),
         "",
-        f"In the overload {result.answers:.2f} requests a second were answered, {result.answers / result.capacity:.2f} "
-        f"of the capacity; resident memory grew by {result.growth / 1e6:.1f} MB in its second half.",
+        f"In the overload {result.computed:.0f} tokens a second were computed, prompts included, and {result.peak:.0f} "
+        f"before it: {result.computed / result.peak:.2f} times as many. Resident memory grew by "
+        f"{result.growth / 1e6:.1f} MB in its second half.",
         "",
     ]
 

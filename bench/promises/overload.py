@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import anyio
 import psutil
 
-from llamalane.bench.promises.asking import ask
+from llamalane.bench.promises.asking import ask, computed
 from llamalane.bench.workload import Span, Workload
 from llamalane.errors import UnavailableError
 from llamalane.scheduler import Engine
@@ -40,35 +40,35 @@ class Overload:
     capacity: float
     """Requests in a second that the engine can answer."""
     peak: float
-    """Good answers in a second of all classes at the capacity."""
+    """Tokens, of prompts and outputs, that it computes in a second at its capacity."""
     unloaded: ClassOutcome = field(default_factory=ClassOutcome)
     top: ClassOutcome = field(default_factory=ClassOutcome)
     low: ClassOutcome = field(default_factory=ClassOutcome)
-    answers: float = 0.0
-    """Answers in a second, of both classes, at three times the capacity."""
+    computed: float = 0.0
+    """The same at three times the capacity."""
     growth: float = 0.0
     """Bytes by which resident memory grew from the first half to the end."""
 
 
 async def measure_overload(engine: Engine, *, seconds: float, seed: int) -> Overload:
     """Measure the capacity, the top class alone, and then three times the capacity for `seconds`."""
-    capacity = await _capacity(engine, min(seconds, 30.0), seed)
-    result = Overload(capacity=capacity, peak=capacity)
+    capacity, peak = await _capacity(engine, min(seconds, 30.0), seed)
+    result = Overload(capacity=capacity, peak=peak)
     await _offer(engine, {TOP: TOP_SHARE * capacity}, min(seconds, 40.0), seed, {TOP: result.unloaded})
     memory = psutil.Process().memory_info
     rates = {TOP: TOP_SHARE * capacity, LOW: (3 - TOP_SHARE) * capacity}
     outcomes = {TOP: result.top, LOW: result.low}
     await _offer(engine, rates, seconds / 2, seed + 1, outcomes)
     before = memory().rss
-    begin, done = time.monotonic(), engine.stats().counters.finished
+    begin, tokens = time.monotonic(), computed(engine)
     await _offer(engine, rates, seconds / 2, seed + 2, outcomes)
-    result.answers = (engine.stats().counters.finished - done) / (time.monotonic() - begin)
+    result.computed = (computed(engine) - tokens) / (time.monotonic() - begin)
     result.growth = memory().rss - before
     return result
 
 
-async def _capacity(engine: Engine, seconds: float, seed: int) -> float:
-    """Return how many requests in a second are answered when two for each place are always there."""
+async def _capacity(engine: Engine, seconds: float, seed: int) -> tuple[float, float]:
+    """Return the requests answered, and the tokens computed, in a second when two for each place are always there."""
 
     async def client(number: int) -> None:
         for question in WORKLOAD.questions(seed, number):
@@ -78,11 +78,12 @@ async def _capacity(engine: Engine, seconds: float, seed: int) -> float:
         for number in range(2 * engine.stats().places):
             group.start_soon(client, number)
         await anyio.sleep(5)
-        begin, done = time.monotonic(), engine.stats().counters.finished
+        begin, done, tokens = time.monotonic(), engine.stats().counters.finished, computed(engine)
         await anyio.sleep(seconds)
-        rate = (engine.stats().counters.finished - done) / (time.monotonic() - begin)
+        passed = time.monotonic() - begin
+        rates = (engine.stats().counters.finished - done) / passed, (computed(engine) - tokens) / passed
         group.cancel_scope.cancel()
-    return rate
+    return rates
 
 
 async def _offer(

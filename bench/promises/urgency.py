@@ -10,7 +10,7 @@ from statistics import mean, median
 
 import anyio
 
-from llamalane.bench.promises.asking import ask, percentile
+from llamalane.bench.promises.asking import ask, computed, percentile
 from llamalane.bench.workload import Span, Workload
 from llamalane.scheduler import Engine
 
@@ -105,11 +105,6 @@ async def _sleep() -> None:
 
 async def _rate(engine: Engine, work: Callable[[], Awaitable[None]]) -> float:
     """Return how many tokens the engine computes in a second while `work` lasts."""
-    begin, tokens = time.monotonic(), _computed(engine)
+    begin, tokens = time.monotonic(), computed(engine)
     await work()
-    return (_computed(engine) - tokens) / (time.monotonic() - begin)
-
-
-def _computed(engine: Engine) -> int:
-    counters = engine.stats().counters
-    return counters.prompt_tokens - counters.cached_tokens + counters.completion_tokens
+    return (computed(engine) - tokens) / (time.monotonic() - begin)
