@@ -128,6 +128,14 @@ def promises(
     command.run(model, what or list(Promise), tries=tries, seconds=seconds, seed=seed)
 
 
+@app.command()
+def queue() -> None:
+    """Measure what the waiting queue costs, with up to a million requests in it."""
+    with _needed_packages():
+        from llamalane.bench.queue_costs import measure_queue, queue_markdown  # noqa: PLC0415
+    print(queue_markdown(measure_queue()))
+
+
 @contextmanager
 def _needed_packages() -> Iterator[None]:
     try:

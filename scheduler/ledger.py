@@ -15,6 +15,11 @@ NOTABLE_CHANGE = 0.25
 UNPROTECTED = 4
 """With no output to protect, a step for prompts may be so many times as long as the target."""
 
+LONG = 4
+"""A prompt that takes more than so many steps of the target's length is long,"""
+STRETCH = 2.5
+"""and makes the steps only so many times as long as they are without it: it would stretch too many."""
+
 HOPELESS = 1.25
 """Rows that miss their target even when alone get steps so many times as long as those alone would be."""
 
@@ -190,7 +195,11 @@ class LaneLedger:
         protected = [level for level in outputs if level <= best]
         if protected:
             target = min(self._targets[level] for level in protected)
-            return self.model.prefill_tokens(len(protected), target, largest)
+            tokens = self.model.prefill_tokens(len(protected), target, largest)
+            if any(request.cells_to_fill() > LONG * tokens for request in prompts):
+                target = min(target, STRETCH * self.model.decode_seconds(len(protected)))
+                tokens = self.model.prefill_tokens(len(protected), target, largest)
+            return tokens
         tokens = self.model.prefill_tokens(0, UNPROTECTED * self._targets[best], largest)
         if outputs:
             tokens = min(tokens, sum(request.cells_to_fill() for request in prompts if request.level == best))

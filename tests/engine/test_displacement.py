@@ -12,19 +12,11 @@ from llamalane.scheduler import EventKind, RequestHandle, RequestState, Sampling
 from tests.engine.conftest import MakeEngine
 from tests.engine.running import EXACT, Follower, Gate, WatchedEngine, greedy, intercepted, seeded
 from tests.engine.teacher_forced import Judge, Solo, Written
+from tests.engine.test_same_output import PROMPTS as NINE_PROMPTS
 
 pytestmark = pytest.mark.anyio
 
-PROMPTS = (
-    "The capital of France is",
-    "Once upon a time, there was",
-    "To bake bread, you need flour,",
-    "The three primary colours are",
-    "In the morning the ship left",
-    "Water boils at a temperature of",
-    "My favourite season is autumn because",
-    "She opened the old book and",
-)
+PROMPTS = NINE_PROMPTS[:8]
 TOKENS = 40
 PENALTIES = {"repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1, "repeat_last_n": 24}
 SAMPLINGS = {

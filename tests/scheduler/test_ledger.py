@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llamalane.errors import DecodeError
 from llamalane.ids import PlanVersion, RequestId, StepNumber
-from llamalane.scheduler.ledger import UNPROTECTED, LaneLedger
+from llamalane.scheduler.ledger import STRETCH, UNPROTECTED, LaneLedger
 from llamalane.scheduler.pacing import StepTimeModel
 from llamalane.scheduler.priority import LEVELS
 from llamalane.streams import LaneFailed, Leave, StepPlan, StepReport, StepTimes
@@ -139,7 +139,7 @@ def test_a_prompt_more_urgent_than_all_outputs_has_its_steps_for_itself(start: S
     harness.submit(4, max_tokens=50)
     harness.tick()
     harness.step(2)
-    patient = harness.submit(5, prompt="x" * 300)
+    patient = harness.submit(5, prompt="x" * 150)
     urgent = harness.submit(1, prompt="y" * 20, max_tokens=50)
     harness.tick()
     assert harness.lane.plan is not None
@@ -196,3 +196,22 @@ def test_a_lane_that_waits_for_a_successor_is_answered_whoever_comes(start: Star
     assert harness.lane.plan is not None, "nobody comes, but the lane has to be told"
     assert harness.lane.plan.heard == books.steps == 2
     assert not harness.lane.plan.successors
+
+
+def test_a_long_prompt_stretches_steps_less_than_a_short_one(start: Start) -> None:
+    harness = start([3], limit=4096, target_itl=0.2)
+    harness.submit(3, max_tokens=50)
+    harness.tick()
+    harness.step(2)
+    books = harness.scheduler.ledgers["lane-0"]
+    books.model = StepTimeModel()
+    books.model.observe(report(PlanVersion(1), seconds=0.04, rows=1))
+    books.model.observe(report(PlanVersion(1), prefill_tokens=100, seconds=0.1))
+    short = harness.submit(3, prompt="x" * 300)
+    harness.tick()
+    assert harness.lane.plan is not None
+    assert harness.lane.plan.prefill_tokens == pytest.approx((0.2 - 0.04) * 1000, abs=1)
+    harness.scheduler.cancel(short)
+    harness.submit(3, prompt="y" * 3000)
+    harness.tick()
+    assert harness.lane.plan.prefill_tokens == pytest.approx((STRETCH - 1) * 0.04 * 1000, abs=1)
