@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,10 +20,8 @@ from llamalane.scheduler.admission import Choice
 from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.deadlines import Deadlines
 from llamalane.scheduler.events import Event, EventKind, Observer
-from llamalane.scheduler.growth import GrowingRow
-from llamalane.scheduler.ledger import LaneLedger
+from llamalane.scheduler.foresight import Foresight
 from llamalane.scheduler.limits import TenantLimits
-from llamalane.scheduler.prefixes import shared_prefix
 from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
@@ -50,6 +47,7 @@ class Lifecycle:
         )
         self.roster = Roster(pool, rules.growth, rules.targets)
         self.deadlines = Deadlines()
+        self._foresight = Foresight(self.roster, rules.growth)
         self._limits = TenantLimits(rules.limits, rules.default_limit)
         self._latest = LatestRequests[Request]()
         self._rules = rules
@@ -74,13 +72,13 @@ class Lifecycle:
         if request.id in self.queue or request.id in self.roster:
             raise InvalidRequestError(f"there is a request {request.id} already", param="request_id")
         now = self._clock.now()
-        latest_start = self.latest_start(request)
+        latest_start = self._foresight.latest_start(request)
         if latest_start <= now:
             self.counters.rejected["deadline"] += 1
             raise DeadlineExceededError(request.deadline_after)
         self._supersede(request)
         try:
-            request.permit = self._limits.enter_nowait(request.tenant, self._tokens_wanted(request), now)
+            request.permit = self._limits.enter_nowait(request.tenant, self._foresight.tokens_wanted(request), now)
             shed = slot.fill(request)
         except LlamalaneError:
             self._leave_books(request)
@@ -117,7 +115,7 @@ class Lifecycle:
         for request in self.deadlines.passed(now):
             if request.state not in UNFINISHED:
                 continue
-            latest_start = self.latest_start(request)
+            latest_start = self._foresight.latest_start(request)
             if latest_start > now:  # it has started, or would take less time than it was thought to
                 self.deadlines.watch(request, latest_start)
             else:
@@ -130,32 +128,6 @@ class Lifecycle:
             if request.state in UNFINISHED:
                 self.counters.failed += 1
                 self.end(request, error)
-
-    def latest_start(self, request: Request) -> float:
-        """Return the moment by which a request must have started to meet its deadline; infinite without one.
-
-        It has to compute what no lane holds of its prompt, and one token more, or all that it asked for if nothing
-        else may end it. Once it was admitted, the moment is the deadline itself.
-        """
-        if request.deadline is None:
-            return math.inf
-        if request.admitted_at is not None:
-            return request.deadline
-        return request.deadline - min(self._fewest_seconds(request, ledger) for ledger in self.roster.ledgers.values())
-
-    def _fewest_seconds(self, request: Request, ledger: LaneLedger) -> float:
-        """Return how long a request would have to run on a lane at least, alone and at the lane's usual speed."""
-        share = shared_prefix(request, ledger.lane, [*ledger.running.values(), *self.roster.paused_on(ledger)])
-        held = ledger.lane.region.cached(request.tokens, request.tenant) if share is None else share.length
-        steps = request.max_tokens if request.sampling.ignore_eos and not request.sampling.stop else 1
-        return ledger.model.step_seconds(0, len(request.tokens) - held) + (steps - 1) * ledger.model.decode_seconds(1)
-
-    def _tokens_wanted(self, request: Request) -> int:
-        """Return what a request's tenant is charged until it is known better: without `max_tokens`, a likely output."""
-        if request.sampling.max_tokens is not None:
-            return request.cells
-        row = GrowingRow(request.level, len(request.tokens), 0, request.max_tokens)
-        return len(request.tokens) + self._rules.growth.predict(row)
 
     # From the scheduler
 
