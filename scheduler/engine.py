@@ -290,18 +290,17 @@ class Engine:
         """Queue a request in each slot, or none."""
         self._check_ready()  # the engine may have begun to drain while the text was tokenized
         parts = self._parts()
-        if len(slots) > self.most_choices:
-            message = f"at most {self.most_choices} choices of one prompt can start together; got {len(slots)}"
+        if not 1 <= len(slots) <= self.most_choices:
+            message = (
+                f"from 1 to {self.most_choices} choices of one prompt can start together, "
+                f"which is all places of a lane that are not reserved; got {len(slots)}"
+            )
             raise InvalidRequestError(message, param="n")
         requests = parts.intake.prepare_choices(tokens, ids or [options.get("request_id")], options)
         if not parts.scheduler.can_start_together(requests):
             for request in requests:
                 request.gang = None
-        with contextlib.ExitStack() as undo:
-            for request, slot in zip(requests, slots, strict=True):
-                parts.scheduler.submit(request, slot)
-                undo.callback(parts.scheduler.cancel, request)
-            undo.pop_all()
+        parts.scheduler.submit_all(requests, slots)
         return [RequestHandle(request, parts.scheduler.cancel) for request in requests]
 
     def _closed(self) -> bool:

@@ -77,8 +77,10 @@ class Intake:
         self, tokens: Sequence[int], ids: Sequence[RequestId | None], options: SubmitOptions
     ) -> list[Request]:
         """Return a request for each of `ids`, all for the same prompt; raises what `prepare` raises."""
-        if not ids:
-            raise InvalidRequestError("there must be at least one choice", param="n")
+        if options.get("supersede") is not None and len(ids) > 1:
+            raise InvalidRequestError(
+                "supersede is for a single choice: several would end each other", param="supersede"
+            )
         sampling = options.get("sampling") or SamplingParameters()
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(32))
@@ -101,11 +103,12 @@ class Intake:
         sampling = options.get("sampling") or SamplingParameters()
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(32))
+        _check_types(options)
         level = self._levels.parse(options.get("priority"))
         deadline = options.get("deadline")
         self._check_prompt(tokens)
         self._check_sampling(sampling)
-        if deadline is not None and not deadline > 0:
+        if deadline is not None and not 0 < deadline < math.inf:
             raise InvalidRequestError(f"deadline must be more than 0 seconds; got {deadline!r}", param="deadline")
         choice = options.get("choice", 0)
         if not isinstance(choice, int) or not 0 <= choice <= MAX_CHOICE:
@@ -163,6 +166,25 @@ class Intake:
         size = self._vocabulary.size
         if not all(0 <= token < size for token in sampling.logit_bias):
             raise InvalidRequestError(f"logit_bias tokens must be from 0 to {size - 1}", param="logit_bias")
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "sampling": (SamplingParameters, type(None)),
+    "tenant": (str,),
+    "deadline": (int, float, type(None)),
+    "choice": (int,),
+    "supersede": (str, type(None)),
+    "request_id": (str, type(None)),
+}
+
+
+def _check_types(options: SubmitOptions) -> None:
+    """Raise unless each option is of its type; a mistake would show far from here, or not at all."""
+    for name, types in _TYPES.items():
+        value = options.get(name)
+        if name in options and (not isinstance(value, types) or isinstance(value, bool)):
+            wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
+            raise InvalidRequestError(f"{name} must be {wanted}; got {value!r}", param=name)
 
 
 def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:

@@ -17,7 +17,7 @@ UNPROTECTED = 4
 
 LONG = 4
 """A prompt that takes more than so many steps of the target's length is long,"""
-STRETCH = 2.5
+STRETCH = 1.8
 """and makes the steps only so many times as long as they are without it: it would stretch too many."""
 
 HOPELESS = 1.25

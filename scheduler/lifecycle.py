@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llamalane.clock import Clock
@@ -65,32 +65,42 @@ class Lifecycle:
 
     # From a client
 
-    def submit(self, request: Request, slot: Slot[Request]) -> None:
-        """Let a request wait in its slot; raises what `Scheduler.submit` raises."""
+    def submit(self, requests: Sequence[Request], slots: Sequence[Slot[Request]]) -> None:
+        """Let requests wait, each in its slot: all or none; raises what `Scheduler.submit` raises."""
+        now = self._clock.now()
+        for request in requests:
+            self._check(request, now)
+        self._limits.check(requests[0].tenant, [self._foresight.tokens_wanted(request) for request in requests])
+        shed: dict[Request, None] = {}
+        try:
+            for request, slot in zip(requests, slots, strict=True):
+                self._supersede(request)
+                request.permit = self._limits.enter_nowait(request.tenant, self._foresight.tokens_wanted(request), now)
+                shed.update(dict.fromkeys(slot.fill(request)))
+        except LlamalaneError:
+            for request in requests:
+                self._leave_books(request)
+                if request.id in self.queue:
+                    self.queue.remove(request)
+            raise
+        for victim in shed:
+            self.counters.rejected["shed"] += 1
+            self.end(victim, RequestShedError(self.waits.retry_after(now)))
+        for request in requests:
+            if request.gang is not None:
+                request.gang.join(request)
+            self.deadlines.watch(request, self._foresight.latest_start(request))
+            self.waits.observe_arrival(request.level, now)
+            self.tell(EventKind.ACCEPTED, request)
+
+    def _check(self, request: Request, now: float) -> None:
         if self.roster.down:
             raise lane_down()
         if request.id in self.queue or request.id in self.roster:
             raise InvalidRequestError(f"there is a request {request.id} already", param="request_id")
-        now = self._clock.now()
-        latest_start = self._foresight.latest_start(request)
-        if latest_start <= now:
+        if self._foresight.latest_start(request) <= now:
             self.counters.rejected["deadline"] += 1
             raise DeadlineExceededError(request.deadline_after)
-        self._supersede(request)
-        try:
-            request.permit = self._limits.enter_nowait(request.tenant, self._foresight.tokens_wanted(request), now)
-            shed = slot.fill(request)
-        except LlamalaneError:
-            self._leave_books(request)
-            raise
-        if request.gang is not None:
-            request.gang.join(request)
-        for victim in shed:
-            self.counters.rejected["shed"] += 1
-            self.end(victim, RequestShedError(self.waits.retry_after(now)))
-        self.deadlines.watch(request, latest_start)
-        self.waits.observe_arrival(request.level, now)
-        self.tell(EventKind.ACCEPTED, request)
 
     def cancel(self, request: Request) -> None:
         """End a request for its client's sake, if it has not ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llamalane.errors import InvalidRequestError, TenantLimitError
@@ -120,6 +120,17 @@ class TenantLimits:
         """Return how many requests of a tenant wait or run."""
         account = self._accounts.get(tenant)
         return 0 if account is None else len(account.permits)
+
+    def check(self, tenant: str, tokens: Sequence[int]) -> None:
+        """Raise `InvalidRequestError` for requests with so many `tokens` each that can never be let in together."""
+        limit = self.limit(tenant)
+        for what, wanted, bound in (
+            ("requests at once", len(tokens), limit.concurrent),
+            ("tokens a minute", sum(tokens), limit.tokens_per_minute),
+        ):
+            if len(tokens) > 1 and bound is not None and wanted > bound:
+                message = f"{len(tokens)} choices need {wanted} {what}, and the tenant may have {bound}: ask for fewer"
+                raise InvalidRequestError(message, param="n")
 
     def enter_nowait(self, tenant: str, tokens: int, now: float) -> TenantPermit:
         """Let a request of a tenant in, and charge it with `tokens`: its prompt's and `max_tokens`.

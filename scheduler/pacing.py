@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llamalane.streams import StepReport
 
-SMALLEST_CHUNK = 16
+SMALLEST_CHUNK = 8
 """A prompt advances by at least so many tokens in a step, whatever the target."""
 FIRST_CHUNK = 64
 """So many prompt tokens are computed in a step before a lane's speed is known."""

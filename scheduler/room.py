@@ -45,16 +45,17 @@ class RoomMaker:
                 return lane
         return None
 
-    def make_room(self, request: Request) -> PoolLane | None:
+    def make_room(self, request: Request, open_places: int) -> PoolLane | None:
         """Park less urgent requests so that a waiting one can start, and return the lane; None where that cannot be.
 
-        One is parked at least: a place that is free all the same is kept for others.
+        `open_places` are the free places that it may take; further ones are kept for others. One is parked at least.
         """
         running = [one for one in self._roster if _can_be_parked(one) and one.lease and one.lease.lane.serving]
         victims = self._policy.victims(request.level, running, self._loss)
         for name in dict.fromkeys(victim.lane for victim in victims):
             ledger = self._roster.ledgers[name]
-            if self._displace([victim for victim in victims if victim.lane == name], ledger, request):
+            there = [victim for victim in victims if victim.lane == name]
+            if self._displace(there, ledger, request, min(open_places, ledger.lane.free)):
                 return ledger.lane
         return None
 
@@ -65,17 +66,17 @@ class RoomMaker:
                 self._grow(request, ledger)
         self._keep_time(ledger)
 
-    def _displace(self, victims: list[Request], ledger: LaneLedger, request: Request) -> bool:
+    def _displace(self, victims: list[Request], ledger: LaneLedger, request: Request, open_places: int) -> bool:
         """Park as many of a lane's `victims` as a request needs to start there; False where all would not do."""
         paused = [one for one in self._roster.paused_on(ledger) if one is not request]
         need = _need(request, ledger.lane)
         if not ledger.admits(request.level) or need.cells > self._within_reach(ledger, [*victims, *paused]):
             return False
-        if need.places > ledger.lane.free + len(victims):
+        if need.places > open_places + len(victims):
             return False
-        for victim in victims:
+        for parked, victim in enumerate(victims, start=1):
             self._park(victim, can_pause=self._clear(ledger, need, request))
-            if ledger.lane.free >= need.places and self._clear(ledger, need, request):
+            if parked + open_places >= need.places and self._clear(ledger, need, request):
                 return True
         return False
 

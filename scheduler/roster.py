@@ -190,7 +190,8 @@ class Roster:
             return True
         if not (by_share or request.sheltered) and not ledger.admits(request.level):
             return False
-        return self._growth.fits(_row(request), map(_row, ledger.running.values()), lane.region.cells)
+        rows = map(_row, [*ledger.running.values(), *request.company])
+        return self._growth.peak_cells(rows) <= lane.region.cells
 
     def _give_up_cells(self, request: Request) -> None:
         assert request.lease is not None

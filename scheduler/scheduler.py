@@ -106,7 +106,11 @@ class Scheduler:
         Raises `QueueFullError`, `TenantLimitError`, `LaneDownError`, `DeadlineExceededError` when its deadline cannot
         be met, or `InvalidRequestError` when there is one of the same id.
         """
-        self._life.submit(request, slot)
+        self.submit_all([request], [slot])
+
+    def submit_all(self, requests: Sequence[Request], slots: Sequence[Slot[Request]]) -> None:
+        """Let several requests of one tenant wait, each in its slot: all or none; raises what `submit` raises."""
+        self._life.submit(requests, slots)
         self._wake()
 
     def cancel(self, request: Request) -> None:
@@ -175,16 +179,24 @@ class Scheduler:
                 return choice, lane
         urgent = self.rules.admission.most_urgent(self.queue)
         if urgent is not None:
-            lane = self._room.make_room(urgent.request)
+            lane = self._room.make_room(urgent.request, self._open_places(urgent.request.level))
             if lane is not None:
                 return urgent, lane
         return None
 
     def _has_places(self, request: Request) -> bool:
         """Return whether so many places are free for a request's level as start together."""
-        more = len(request.company) - 1
-        open_to = self.rules.admission.open_to(self.pool.free - more, self.running) if more else request.level
-        return open_to is not None and request.level <= open_to
+        return request.gang is None or len(request.company) <= self._open_places(request.level)
+
+    def _open_places(self, level: Level) -> int:
+        """Return how many free places requests of `level` may take, one after the other."""
+        free = self.pool.free
+        while free:
+            open_to = self.rules.admission.open_to(free, self.running)
+            if open_to is None or open_to < level:
+                break
+            free -= 1
+        return self.pool.free - free
 
     def _tell_idle(self) -> None:
         if self._waiting_for_idle and self.idle:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -93,6 +94,9 @@ def simulate(
         return
     if load and rate:
         raise ConfigError("give either --load or --rate")
+    for value in [*(load or []), *(rate or [])]:
+        if not 0 < value < math.inf:
+            raise ConfigError(f"a load or a rate must be a number greater than 0; got {value}")
     wanted = runs.Wanted(
         target=target,
         workload=workload,
@@ -101,7 +105,7 @@ def simulate(
         loads=load or [],
         rates=rate or [],
         lanes=lanes,
-        policies=["ours"] if real else policy or list(POLICIES),
+        policies=["ours"] if real else list(dict.fromkeys(policy or POLICIES)),
         speed=speed,
         tenants=tenants,
         scale=scale,

@@ -59,6 +59,10 @@ class Replay:
         )
 
 
+LATEST = 1e11
+"""No arrival is later, in seconds: enough for seconds since 1970."""
+
+
 def _read(path: Path, limit: int) -> Iterator[SimulatedRequest]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -76,9 +80,12 @@ def _read(path: Path, limit: int) -> Iterator[SimulatedRequest]:
 def _request(number: int, entry: Any, limit: int) -> SimulatedRequest:
     if not isinstance(entry, dict):
         raise TypeError("a line must hold a JSON object")
+    arrival = float(entry["arrival"])
+    if not 0 <= arrival <= LATEST:
+        raise ValueError(f"arrival must be from 0 to {LATEST:g} seconds; got {arrival:g}")
     request = SimulatedRequest(
         id=RequestId(f"line-{number}"),
-        arrival=nanoseconds(float(entry["arrival"])),
+        arrival=nanoseconds(arrival),
         level=Level(int(entry.get("level", 3))),
         prompt_tokens=int(entry["prompt_tokens"]),
         output_tokens=int(entry["output_tokens"]),

@@ -38,6 +38,13 @@ BAD: dict[str, tuple[dict[str, Any], type[RequestError], str | None]] = {
     "no time": ({"deadline": 0}, InvalidRequestError, "deadline"),
     "less than no time": ({"deadline": -1.0}, InvalidRequestError, "deadline"),
     "no number of seconds": ({"deadline": math.nan}, InvalidRequestError, "deadline"),
+    "time without end": ({"deadline": math.inf}, InvalidRequestError, "deadline"),
+    "a deadline in words": ({"deadline": "soon"}, InvalidRequestError, "deadline"),
+    "a truth for a deadline": ({"deadline": True}, InvalidRequestError, "deadline"),
+    "a tenant without a name": ({"tenant": None}, InvalidRequestError, "tenant"),
+    "a key that is none": ({"supersede": 5}, InvalidRequestError, "supersede"),
+    "an id that is none": ({"request_id": 7}, InvalidRequestError, "request_id"),
+    "sampling as a mapping": ({"sampling": {"max_tokens": 3}}, InvalidRequestError, "sampling"),
     "a bias for no token": (
         {"sampling": SamplingParameters(logit_bias={SPACE + 1: 1.0})},
         InvalidRequestError,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llamalane.errors import InvalidRequestError
 from llamalane.ids import RequestId
 from llamalane.kvcache import Layout
 from llamalane.scheduler import RequestHandle, Result
@@ -56,6 +57,18 @@ async def test_choices_share_their_prompt(make_engine: MakeEngine) -> None:
         assert computed(engine) <= prompt + 3
     assert [result.usage.cached_tokens for result in results] == [0, *[prompt - 1] * 3]
     assert len({result.tokens for result in results}) > 1, "the choices are all the same"
+
+
+async def test_choices_that_cannot_be_are_refused(make_engine: MakeEngine) -> None:
+    async with make_engine(places=4, part=512, reserve={"interactive": 1}) as engine:
+        for ids, options, message in (
+            ([], {}, "from 1 to 3 choices"),
+            (["a", "b", "c", "d"], {}, "from 1 to 3 choices"),
+            (["a", "b"], {"supersede": "key"}, "supersede is for a single choice"),
+        ):
+            with pytest.raises(InvalidRequestError, match=message):
+                await engine.submit_choices(SYSTEM, [RequestId(name) for name in ids], **options)  # type: ignore[arg-type]
+        assert engine.stats().waiting_tokens == 0
 
 
 @pytest.mark.parametrize("layout", Layout)

@@ -124,3 +124,10 @@ def test_the_simulator_measures_itself(capsys: pytest.CaptureFixture[str]) -> No
     output = capsys.readouterr().out
     assert output.startswith("200 requests on 20 lanes under ours at 0.9 of the capacity: ")
     assert "A million requests would take" in output
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+@pytest.mark.parametrize("option", ["--load", "--rate"])
+def test_a_load_is_a_number_greater_than_nothing(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(f"{option}={value}") != 0
+    assert "must be a number greater than 0" in capsys.readouterr().err
