@@ -88,8 +88,9 @@ class WaitingQueue(Generic[W]):
 
     def reserve_nowait(self, level: Level) -> Slot[W]:
         """Reserve room for one request of `level` while it is being prepared; raises `QueueFullError` at once."""
-        if len(self) + self._slots >= self._open_to(level) + self._to_shed(level):
-            raise QueueFullError(self._retry_after(), reason="requests", limit=self.bounds.requests)
+        limit = self._open_to(level)
+        if len(self) + self._slots >= limit + self._to_shed(level):
+            raise QueueFullError(self._retry_after(), reason="requests", limit=limit)
         return Slot(self)
 
     def requeue(self, request: W) -> None:
