@@ -106,7 +106,7 @@ async def test_a_deadline_that_cannot_be_met_is_refused_once_the_speed_is_known(
     gate = Gate()
     async with make_engine(open_context=intercepted(gate.pass_through)) as engine:
         with gate:
-            hopeful = await engine.submit(PROMPT, sampling=greedy(200), deadline=1e-4)
+            hopeful = await engine.submit(PROMPT, sampling=greedy(200), deadline=0.2)
             with pytest.raises(DeadlineExceededError):
                 await hopeful
         await engine.generate(PROMPT, sampling=greedy(8), tenant="another")
