@@ -112,6 +112,10 @@ class LevelQueue(Generic[W]):
     def __len__(self) -> int:
         return len(self._requests)
 
+    def __iter__(self) -> Iterator[W]:
+        """Go through the requests, in no order."""
+        return iter(self._requests.values())
+
     def push(self, request: W) -> None:
         """Add a request; O(log n)."""
         tenant = request.tenant
@@ -147,10 +151,6 @@ class LevelQueue(Generic[W]):
             self._oldest.discard(tenant)
         elif was_head:
             self._oldest.put(tenant, age(queue.head()))
-
-    def newest_first(self) -> Iterator[W]:
-        """Go through the requests, from the one that came last to the one that came first."""
-        return reversed(self._requests.values())
 
     def in_order(self) -> list[W]:
         """Return all requests in the order of their turns, should the counters stay as they are; O(n log n)."""

@@ -68,14 +68,14 @@ class Lifecycle:
     def submit(self, requests: Sequence[Request], slots: Sequence[Slot[Request]]) -> None:
         """Let requests wait, each in its slot: all or none; raises what `Scheduler.submit` raises."""
         now = self._clock.now()
-        for request in requests:
-            self._check(request, now)
-        self._limits.check(requests[0].tenant, [self._foresight.tokens_wanted(request) for request in requests])
+        latest_starts = [self._check(request, now) for request in requests]
+        wanted = [self._foresight.tokens_wanted(request) for request in requests]
+        self._limits.check(requests[0].tenant, wanted)
         shed: dict[Request, None] = {}
         try:
-            for request, slot in zip(requests, slots, strict=True):
+            for request, slot, tokens in zip(requests, slots, wanted, strict=True):
                 self._supersede(request)
-                request.permit = self._limits.enter_nowait(request.tenant, self._foresight.tokens_wanted(request), now)
+                request.permit = self._limits.enter_nowait(request.tenant, tokens, now)
                 shed.update(dict.fromkeys(slot.fill(request)))
         except LlamalaneError:
             for request in requests:
@@ -86,21 +86,24 @@ class Lifecycle:
         for victim in shed:
             self.counters.rejected["shed"] += 1
             self.end(victim, RequestShedError(self.waits.retry_after(now)))
-        for request in requests:
+        for request, latest_start in zip(requests, latest_starts, strict=True):
             if request.gang is not None:
                 request.gang.join(request)
-            self.deadlines.watch(request, self._foresight.latest_start(request))
+            self.deadlines.watch(request, latest_start)
             self.waits.observe_arrival(request.level, now)
             self.tell(EventKind.ACCEPTED, request)
 
-    def _check(self, request: Request, now: float) -> None:
+    def _check(self, request: Request, now: float) -> float:
+        """Raise what keeps a request from waiting at all; returns the moment by which it must have started."""
         if self.roster.down:
             raise lane_down()
         if request.id in self.queue or request.id in self.roster:
             raise InvalidRequestError(f"there is a request {request.id} already", param="request_id")
-        if self._foresight.latest_start(request) <= now:
+        latest_start = self._foresight.latest_start(request)
+        if latest_start <= now:
             self.counters.rejected["deadline"] += 1
             raise DeadlineExceededError(request.deadline_after)
+        return latest_start
 
     def cancel(self, request: Request) -> None:
         """End a request for its client's sake, if it has not ended."""

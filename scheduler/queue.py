@@ -163,7 +163,7 @@ class WaitingQueue(Generic[W]):
         for worse in reversed(LEVELS):
             if worse > level and self.bounds.shed:
                 # Those who came back stand last there, but did not come last.
-                newest_first = sorted(self._levels[worse].newest_first(), key=age, reverse=True)
+                newest_first = sorted(self._levels[worse], key=age, reverse=True)
                 yield from filter(self._may_shed, newest_first)
 
 

@@ -190,8 +190,8 @@ class Roster:
             return True
         if not (by_share or request.sheltered) and not ledger.admits(request.level):
             return False
-        rows = map(_row, [*ledger.running.values(), *request.company])
-        return self._growth.peak_cells(rows) <= lane.region.cells
+        others = [*ledger.running.values(), *(one for one in request.company if one is not request)]
+        return self._growth.fits(_row(request), map(_row, others), lane.region.cells)
 
     def _give_up_cells(self, request: Request) -> None:
         assert request.lease is not None
