@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llamalane.errors import ConfigError
+from llamalane.ids import MAX_SEQUENCES
 
 CELLS_MULTIPLE = 256
 """llama.cpp allocates KV cells in multiples of this; a region that is not one would be rounded up behind our back."""
-MAX_SEQUENCES = 256
-"""llama.cpp's bound on sequences in one context (LLAMA_MAX_SEQ)."""
 
 
 class Layout(enum.Enum):

@@ -38,7 +38,7 @@ class RoomMaker:
             return lane
         for lane in self._roster.lanes_open_to(request, by_share=by_share):
             ledger = self._roster.ledgers[lane.name]
-            others = [one for one in self._roster.paused_on(ledger) if one is not request]
+            others = self._paused_others(ledger, request)
             need = _need(request, lane)
             within_reach = lane.free >= need.places and need.cells <= self._within_reach(ledger, others)
             if within_reach and self._clear(ledger, need, request):
@@ -68,7 +68,7 @@ class RoomMaker:
 
     def _displace(self, victims: list[Request], ledger: LaneLedger, request: Request, open_places: int) -> bool:
         """Park as many of a lane's `victims` as a request needs to start there; False where all would not do."""
-        paused = [one for one in self._roster.paused_on(ledger) if one is not request]
+        paused = self._paused_others(ledger, request)
         need = _need(request, ledger.lane)
         if not ledger.admits(request.level) or need.cells > self._within_reach(ledger, [*victims, *paused]):
             return False
@@ -109,7 +109,7 @@ class RoomMaker:
 
     def _reclaim(self, ledger: LaneLedger, but: Request | None = None) -> bool:
         """Take the cells of a lane's least urgent paused request, but not those of `but`; False when none is paused."""
-        victim = self._policy.first_to_yield(one for one in self._roster.paused_on(ledger) if one is not but)
+        victim = self._policy.first_to_yield(self._paused_others(ledger, but))
         if victim is None:
             return False
         assert victim.lease is not None
@@ -126,6 +126,9 @@ class RoomMaker:
         how = self._costs.choose(victim.length, ledger.model.token_seconds, can_pause=can_pause)
         self._parked(victim, how)
         self._roster.park(victim, how)
+
+    def _paused_others(self, ledger: LaneLedger, but: Request | None) -> list[Request]:
+        return [one for one in self._roster.paused_on(ledger) if one is not but]
 
     @staticmethod
     def _within_reach(ledger: LaneLedger, victims: list[Request]) -> int:

@@ -10,6 +10,9 @@ RequestId = NewType("RequestId", str)
 SequenceId = NewType("SequenceId", int)
 """A request's row in a llama context, 0 … sequences − 1 (llama.h: `llama_seq_id`)."""
 
+MAX_SEQUENCES = 256
+"""llama.cpp's bound on sequences in one context (LLAMA_MAX_SEQ)."""
+
 Level = NewType("Level", int)
 """A priority: 1 is the most urgent, 5 the least."""
 

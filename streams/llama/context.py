@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llamalane.errors import ContextError, DecodeError, StepAbandonedError
-from llamalane.ids import SequenceId
+from llamalane.ids import MAX_SEQUENCES, SequenceId
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.model import Model
@@ -25,8 +25,6 @@ CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, 
 """Names of KV cache types (ggml.h: ggml_type)."""
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 """When flash attention is used (llama.h: llama_flash_attn_type)."""
-MAX_SEQUENCES = 256
-"""llama.cpp's bound on sequences in one context (LLAMA_MAX_SEQ)."""
 ABANDONED = 2
 """What `llama_decode` returns after an abort callback has said yes."""
 _CHECKSUM = struct.Struct("<I")

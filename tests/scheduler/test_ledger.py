@@ -37,6 +37,13 @@ def report(version: PlanVersion, prefill_tokens: int = 0, seconds: float = 0.01,
     return StepReport("lane-0", StepNumber(1), version, decode_rows=rows, prefill_tokens=prefill_tokens, times=times)
 
 
+def teach(books: LaneLedger, row_seconds: float) -> None:
+    """Let the lane be known for steps of so many seconds with one row, and 1 ms for each prompt token."""
+    books.model = StepTimeModel()
+    books.model.observe(report(PlanVersion(1), seconds=row_seconds, rows=1))
+    books.model.observe(report(PlanVersion(1), prefill_tokens=100, seconds=0.1))
+
+
 actions = st.lists(st.sampled_from(["edit", "plan", "take", "hear"]), max_size=60)
 
 
@@ -124,10 +131,7 @@ def test_outputs_are_protected_from_prompts_that_are_not_more_urgent(start: Star
     harness.submit(3, max_tokens=50)
     harness.tick()
     harness.step(2)
-    books = harness.scheduler.ledgers["lane-0"]
-    books.model = StepTimeModel()
-    books.model.observe(report(PlanVersion(1), seconds=0.06, rows=1))
-    books.model.observe(report(PlanVersion(1), prefill_tokens=100, seconds=0.1))
+    teach(harness.scheduler.ledgers["lane-0"], row_seconds=0.06)
     harness.submit(level, prompt="x" * 300)
     harness.tick()
     assert harness.lane.plan is not None
@@ -203,10 +207,7 @@ def test_a_long_prompt_stretches_steps_less_than_a_short_one(start: Start) -> No
     harness.submit(3, max_tokens=50)
     harness.tick()
     harness.step(2)
-    books = harness.scheduler.ledgers["lane-0"]
-    books.model = StepTimeModel()
-    books.model.observe(report(PlanVersion(1), seconds=0.04, rows=1))
-    books.model.observe(report(PlanVersion(1), prefill_tokens=100, seconds=0.1))
+    teach(harness.scheduler.ledgers["lane-0"], row_seconds=0.04)
     short = harness.submit(3, prompt="x" * 300)
     harness.tick()
     assert harness.lane.plan is not None
