@@ -129,7 +129,7 @@ class _Workbench:
     """A queue, and requests that arrive in it one by one. Each operation returns the seconds that it took."""
 
     def __init__(self, tenants: int, seed: int) -> None:
-        self._queue = WaitingQueue[LightRequest](QueueBounds(10**9, 10**12), retry_after=lambda: 0.0)
+        self._queue = WaitingQueue[LightRequest](QueueBounds(10**9, 10**12), retry_after=lambda *_: 0.0)
         self._policy = AdmissionPolicy(share=10, reserve={})
         self._random = random.Random(seed)
         self._arrivals = self._arrive(tenants)

@@ -14,8 +14,10 @@ from llamalane.scheduler.fairness import Fairness
 from llamalane.scheduler.level_queue import Head, LevelQueue, W, age
 from llamalane.scheduler.priority import LEVELS
 
+MOST_KEPT = 0.5
+"""So much of a queue is kept, at most, for those who were turned away and told to come back."""
 NEARLY = 0.9
-"""So full is a queue that may soon turn somebody away."""
+"""So full, of what is not kept, is a queue that may soon turn somebody away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +40,21 @@ class WaitingQueue(Generic[W]):
     """The waiting requests of all levels, bounded in requests and in prompt tokens.
 
     The key of a level's oldest request chooses the level, the smallest counter the tenant, and the age the request.
-    Requests of one level age alike, so only the levels' heads are ever compared. `retry_after` estimates the seconds
-    until a place in the queue comes free; `weights` says how much of the service each tenant should get, 1 for those
-    that it does not name; `may_shed` tells who can be turned out, and of those at a level the last who came is.
+    Requests of one level age alike, so only the levels' heads are ever compared. `retry_after` is asked for each
+    request that is turned away, by its level and the slots that it lacks (0: it is tokens that it lacks), and tells in
+    how many seconds it should come back; `weights` says how
+    much of the service each tenant should get, 1 for those that it does not name; `may_shed` tells who can be turned
+    out, and of those at a level the last who came is; `kept` is asked once for each request that comes, by its level,
+    and tells how many slots are kept from it for those who were told to come back.
     """
 
     def __init__(
         self,
         bounds: QueueBounds,
-        retry_after: Callable[[], float],
+        retry_after: Callable[[Level, int], float],
         weights: Mapping[str, float] | None = None,
         may_shed: Callable[[W], bool] = lambda _: True,
+        kept: Callable[[Level], int] = lambda _: 0,
     ) -> None:
         self.bounds = bounds
         self.tokens = 0
@@ -57,6 +63,7 @@ class WaitingQueue(Generic[W]):
         """Whose turn it is; whoever admits and runs requests charges it."""
         self._retry_after = retry_after
         self._may_shed = may_shed
+        self._kept = kept
         self._requests: dict[RequestId, W] = {}
         self._levels: dict[Level, LevelQueue[W]] = {level: LevelQueue(self.fairness.at(level)) for level in LEVELS}
         self._slots = 0
@@ -84,13 +91,14 @@ class WaitingQueue(Generic[W]):
     def nearly_full(self) -> bool:
         """Whether somebody may be turned away soon."""
         requests = len(self) + self._slots + 1
-        return requests >= NEARLY * self.bounds.requests or self.tokens >= NEARLY * self.bounds.tokens
+        return requests >= NEARLY * (1 - MOST_KEPT) * self.bounds.requests or self.tokens >= NEARLY * self.bounds.tokens
 
     def reserve_nowait(self, level: Level) -> Slot[W]:
         """Reserve room for one request of `level` while it is being prepared; raises `QueueFullError` at once."""
         limit = self._open_to(level)
-        if len(self) + self._slots >= limit + self._to_shed(level):
-            raise QueueFullError(self._retry_after(), reason="requests", limit=limit)
+        kept = min(self._kept(level), int(MOST_KEPT * max(limit, 0)))
+        if len(self) + self._slots >= limit + self._to_shed(level) - kept:
+            raise QueueFullError(self._retry_after(level, 1), reason="requests", limit=limit)
         return Slot(self)
 
     def requeue(self, request: W) -> None:
@@ -129,6 +137,11 @@ class WaitingQueue(Generic[W]):
             places[first] += 1
         return order
 
+    def _full(self, level: Level, *, lacks_slot: bool) -> QueueFullError:
+        if lacks_slot:
+            return QueueFullError(self._retry_after(level, 1), reason="requests", limit=self.bounds.requests)
+        return QueueFullError(self._retry_after(level, 0), reason="tokens", limit=self.bounds.tokens)
+
     def _fill(self, request: W) -> list[W]:
         """Let a request wait, and return those that have to be turned out for it."""
         tokens, shed = self.tokens + request.prompt_tokens, list[W]()
@@ -138,10 +151,7 @@ class WaitingQueue(Generic[W]):
         while excess > len(shed) or (tokens > self.bounds.tokens and tokens > request.prompt_tokens):
             victim = next(victims, None)
             if victim is None:
-                reason, limit = (
-                    ("requests", self.bounds.requests) if excess > len(shed) else ("tokens", self.bounds.tokens)
-                )
-                raise QueueFullError(self._retry_after(), reason=reason, limit=limit)
+                raise self._full(request.level, lacks_slot=excess > len(shed))
             shed.append(victim)
             tokens -= victim.prompt_tokens
         self.requeue(request)

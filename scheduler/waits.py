@@ -8,7 +8,6 @@ to be expected by any moment, and how far that may be off.
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_left
 from collections import deque
@@ -16,9 +15,10 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from statistics import fmean
 
-from llamalane.ids import LEAST_URGENT, MOST_URGENT, Level, RequestId
+from llamalane.ids import MOST_URGENT, Level, RequestId
 from llamalane.scheduler.priority import LEVELS
 from llamalane.scheduler.quantiles import LevelQuantiles, likely_duration
+from llamalane.scheduler.returns import PromisedReturns
 
 SHORTEST = 0.05
 """No estimate is shorter, in seconds."""
@@ -33,12 +33,15 @@ _FRESH = 0.05
 """For so many seconds, what was worked out is used again if no place was taken or left."""
 _STALE = 0.5
 """Whoever is turned away, which must be quick, is told by what was worked out so many seconds ago at most."""
-_RETURNING = 1000
-"""So many of those who were turned away are counted on to come back, at most."""
-_LEAST_TAKEN, _MOST_TAKEN = 0.2, 0.67
-"""The share of the slots that newcomers are thought to take before those who come back: at least and at most."""
+_PROMISED = 0.87
+"""The share of the slots expected to come free that is promised to those who are turned away."""
+_WHOLE = 1.0
+"""Longer times to come back after are whole seconds: HTTP knows no others, and who comes later than told finds that
+others have come meanwhile."""
 _MOST_OVERTAKING = 0.9
 """The share of the places that more urgent requests are thought to take before those who wait, at most."""
+_MOST_TAKEN = 0.67
+"""The share of the slots that more urgent requests are thought to take before those who come back, at most."""
 
 
 class WaitPredictor:
@@ -54,8 +57,8 @@ class WaitPredictor:
         """The level of each request that has a place, and since when it has it."""
         self._arrivals = {level: _Arrivals() for level in LEVELS}
         """For each level, the arrivals at that level or a better one."""
-        self._returning: list[float] = []
-        """When those who were turned away will be back; a heap."""
+        self.returns = PromisedReturns()
+        """Those who were turned away."""
         self._forecast: _Forecast | None = None
         self._changed = False
         """Whether places were taken or left since the forecast."""
@@ -82,23 +85,22 @@ class WaitPredictor:
             if finished:
                 self._services.add(level, now - since)
 
-    def retry_after(self, now: float, slots: int = 1) -> float:
-        """Return in how many seconds someone who is turned away now should come back.
+    def retry_after(self, level: Level, now: float, slots: int = 1) -> float:
+        """Return in how many seconds someone who is turned away now should come back, and promise it to be served.
 
-        `slots` is how many slots of the queue have to come free for the request. Every call counts on one more who
-        will be back when told to be, and take a slot; so they are told to come one after the other. Four in five
-        should find a slot, but not so many while newcomers would fill the queue by themselves.
+        `slots` is how many slots of the queue it needs, 0 if it is tokens that it lacks, which are not promised. They are
+        promised one after the other, as they are expected to come free, so those who are turned away are told to come
+        one after the other. Four in five, at least, should find their slots when they come.
         """
-        while self._returning and self._returning[0] <= now:
-            heapq.heappop(self._returning)
         forecast = self._forecast
         if forecast is None or now - forecast.start > _STALE:
             forecast = self.refresh(now)
-        newcomers = self._arrivals[LEAST_URGENT].count_in(forecast.interval, now)
-        taken = min(max(newcomers, _LEAST_TAKEN), _MOST_TAKEN)
-        seconds = max(forecast.latest(slots + len(self._returning), now) / (1 - taken), SHORTEST)
-        if len(self._returning) < _RETURNING:
-            heapq.heappush(self._returning, now + seconds)
+        releases = max(slots, 1) + round(self.returns.expected(level, now))
+        share = _PROMISED * (1 - min(self._more_urgent(level, forecast.interval, now), _MOST_TAKEN))
+        seconds = max(forecast.latest(releases, now) / share, SHORTEST)
+        if seconds > _WHOLE:
+            seconds = float(math.ceil(seconds))
+        self.returns.promise(level, now + seconds, slots)
         return seconds
 
     def estimated_wait(self, ahead: int, level: Level, now: float) -> float:
@@ -108,10 +110,8 @@ class WaitPredictor:
         lately, and to overtake it.
         """
         forecast = self.refresh(now)
-        overtaking = 0.0
-        if level > MOST_URGENT:
-            overtaking = self._arrivals[Level(level - 1)].count_in(forecast.interval, now)
-        return max(forecast.likely(ahead + 1, now) / (1 - min(overtaking, _MOST_OVERTAKING)), SHORTEST)
+        overtaking = min(self._more_urgent(level, forecast.interval, now), _MOST_OVERTAKING)
+        return max(forecast.likely(ahead + 1, now) / (1 - overtaking), SHORTEST)
 
     def refresh(self, now: float) -> _Forecast:
         """Work out anew what is to be expected, unless that was done a moment ago."""
@@ -119,6 +119,10 @@ class WaitPredictor:
             self._forecast = _Forecast(self._services, self._running.values(), now)
             self._changed = False
         return self._forecast
+
+    def _more_urgent(self, level: Level, interval: float, now: float) -> float:
+        """Return how many more urgent requests join the queue in `interval` seconds."""
+        return self._arrivals[Level(level - 1)].count_in(interval, now) if level > MOST_URGENT else 0.0
 
 
 class _Arrivals:

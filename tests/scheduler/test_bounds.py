@@ -40,7 +40,7 @@ class Server:
         aging = Aging(ceiling, INTERVAL)
         self.clock = VirtualClock()
         self.maker = RequestMaker(aging)
-        self.queue = WaitingQueue[Request](QueueBounds(10**9, 10**9), lambda: 1.0, WEIGHTS)
+        self.queue = WaitingQueue[Request](QueueBounds(10**9, 10**9), lambda *_: 1.0, WEIGHTS)
         self.policy = AdmissionPolicy(share, reserve)
         self.oracle = Oracle(aging, WEIGHTS)
         self.running: list[Request] = []

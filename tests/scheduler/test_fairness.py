@@ -147,7 +147,7 @@ class Server:
     """Places whose requests can hold `memory` tokens together; counts what each tenant really gets."""
 
     def __init__(self, places: int, memory: int, *, share: int = 0, weights: Mapping[str, float] | None = None) -> None:
-        self.queue = WaitingQueue[Request](QueueBounds(10**9, 10**9), retry_after=lambda: 1.0, weights=weights)
+        self.queue = WaitingQueue[Request](QueueBounds(10**9, 10**9), retry_after=lambda *_: 1.0, weights=weights)
         self.differences = Differences(weights or {})
         self.service: defaultdict[str, float] = defaultdict(float)
         self.most_waiting = 30

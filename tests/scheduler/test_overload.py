@@ -233,7 +233,7 @@ def test_it_agrees_with_a_queue_that_tries_everything(
     steps: list[tuple[str, Level, int]], shed: bool, reserve: Mapping[Level, int]
 ) -> None:
     plain = PlainQueue(QueueBounds(4, 30, reserve, shed=shed))
-    queue = WaitingQueue[Request](plain.bounds, lambda: 1.0, may_shed=lambda one: one not in plain.begun)
+    queue = WaitingQueue[Request](plain.bounds, lambda *_: 1.0, may_shed=lambda one: one not in plain.begun)
     maker, returned = RequestMaker(), list[Request]()
     for operation, level, number in steps:
         if operation == "arrive":

@@ -22,7 +22,7 @@ TENANTS = ("one", "two", "three")
 
 
 def bounded(max_requests: int = 10**9, max_tokens: int = 10**9, retry_after: float = 1.5) -> WaitingQueue[Request]:
-    return WaitingQueue(QueueBounds(max_requests, max_tokens), lambda: retry_after)
+    return WaitingQueue(QueueBounds(max_requests, max_tokens), lambda *_: retry_after)
 
 
 def put(queue: WaitingQueue[Request], request: Request) -> Request:
@@ -194,6 +194,16 @@ def test_the_queue_is_bounded_in_requests() -> None:
     assert (caught.value.reason, caught.value.limit, caught.value.retry_after) == ("requests", 2, 7.5)
     queue.remove(first)
     put(queue, maker.make())
+
+
+def test_what_is_kept_for_others_is_at_most_half_of_the_queue() -> None:
+    maker, kept = RequestMaker(), {Level(2): 1, Level(3): 100}
+    queue = WaitingQueue[Request](QueueBounds(5, 100), lambda *_: 1.0, kept=lambda level: kept[level])
+    for level, fits in ((3, 3), (2, 1)):
+        for _ in range(fits):
+            put(queue, maker.make(level))
+        with pytest.raises(QueueFullError):
+            queue.reserve_nowait(Level(level))
 
 
 def test_a_slot_counts_until_it_is_filled_or_given_back() -> None:
