@@ -1,9 +1,10 @@
-"""The books of one lane's KV region: which sequence holds which cells, and for whom.
+"""The books of a KV region where each sequence has cells of its own: which holds how many, and for whom.
 
-A sequence runs, or is paused, or keeps what a finished request has left, so that a request which continues it computes
-only what is new. What runs has cells reserved, and what is paused or kept has those that it fills. So
-``Σ reserved + Σ paused + Σ kept ≤ cells`` at all times, and nothing can run out: when cells are wanted, kept ones are
-given up first, those that were left longest ago before others.
+So it is in the partitioned layout, and with models whose sequences cannot share cells. A sequence runs, or is paused,
+or keeps what a finished request has left, so that a request which continues it computes only what is new. What runs has
+cells reserved, and what is paused or kept has those that it fills. So ``Σ reserved + Σ paused + Σ kept ≤ cells`` at all
+times, and nothing can run out: when cells are wanted, kept ones are given up first, those that were left longest ago
+before others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ from dataclasses import dataclass, field
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
 from llamalane.kvcache.budget import Layout, RegionPlan
+from llamalane.kvcache.changes import CellChange, Evicted, RegionStatistics, Source, TakenPlace
+from llamalane.kvcache.runs import common_prefix
+
+CHEAPEST_COPY = 16
+"""Fewer tokens are never worth a copy: it overwrites what a place keeps."""
+LEAST_COPY = 64
+"""Fewer tokens are not worth a copy, until the cost of one was measured."""
 
 
 class _Use(enum.Enum):
@@ -25,46 +33,23 @@ class _Use(enum.Enum):
 
 @dataclass(slots=True)
 class _Holder:
-    """One sequence; `cells` are reserved while it runs, and filled while it is paused or keeps them."""
+    """One sequence; `cells` are reserved while it runs, and filled while it is paused.
+
+    `tokens` are what it keeps, or, while it is taken, the prompt without its last token: what others can copy of it.
+    """
 
     sequence: SequenceId
     use: _Use = _Use.FREE
     cells: int = 0
-    kept: Sequence[int] = ()
+    tokens: Sequence[int] = ()
     scope: str = ""
     freed: int = 0
     """When it came free, as a count: the smallest was free longest."""
 
-
-@dataclass(frozen=True, slots=True)
-class TakenPlace:
-    """A sequence to run on: the cells reserved, and how many of the prompt's tokens it holds already.
-
-    `evicted` are other sequences, whose cells were given up for it and have to be removed before.
-    """
-
-    sequence: SequenceId
-    cells: int
-    cached: int
-    evicted: tuple[SequenceId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RegionStatistics:
-    """A region at one moment."""
-
-    cells: int
-    """All cells of the region."""
-    reserved: int
-    """Cells that running requests may use."""
-    paused: int
-    """Cells that paused requests hold."""
-    kept: int
-    """Cells that finished requests have left for those that continue them."""
-    sequences: int
-    """All sequences."""
-    free: int
-    """Sequences that can be taken."""
+    @property
+    def kept(self) -> Sequence[int]:
+        """What it holds for nobody in particular."""
+        return self.tokens if self.use is _Use.FREE else ()
 
 
 @dataclass(slots=True)
@@ -72,14 +57,17 @@ class Region:
     """The sequences of one lane and their cells.
 
     `can_roll_back` tells whether the model can drop the end of a sequence; if not, only a request that continues a
-    kept sequence exactly can use it.
+    kept sequence exactly can use it. Where it can, and sequences have parts of their own, a prompt's beginning is
+    copied from another sequence if that gives at least `least_copy` tokens more than a place keeps by itself.
     """
 
     plan: RegionPlan
     can_roll_back: bool = True
+    least_copy: int = LEAST_COPY
     _holders: list[_Holder] = field(init=False)
     _used: int = field(init=False, default=0)
     _counter: int = field(init=False, default=0)
+    _evictions: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._holders = [_Holder(SequenceId(i)) for i in range(self.plan.sequences)]
@@ -105,6 +93,16 @@ class Region:
         return self.plan.cells
 
     @property
+    def shares(self) -> bool:
+        """Whether sequences share cells: never."""
+        return False
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences can run or be paused."""
+        return self.plan.sequences
+
+    @property
     def free(self) -> int:
         """How many sequences can be taken."""
         return sum(holder.use is _Use.FREE for holder in self._holders)
@@ -115,23 +113,26 @@ class Region:
         return self.plan.cells - self._used
 
     def cached(self, tokens: Sequence[int], scope: str) -> int:
-        """Return how many of the first `tokens` a free sequence keeps which they continue. Changes nothing."""
-        return max((self._continued(holder, tokens, scope) for holder in self._free()), default=0)
+        """Return how many of the first `tokens` need not be computed if they get a place here. Changes nothing."""
+        own = max((self._continued(holder, tokens, scope) for holder in self._free()), default=0)
+        share = self._source(tokens, scope, but=None)
+        return share.length if share is not None and share.length >= own + self.least_copy else own
 
-    def keeper(self, tokens: Sequence[int], scope: str) -> tuple[SequenceId, int] | None:
-        """Return the free sequence that shares most of `tokens`, and how many; None when none shares any."""
-        if not self.can_roll_back:
-            return None
-        matches = [(self._match(holder, tokens, scope), holder.sequence) for holder in self._free()]
-        length, sequence = max(matches, default=(0, SequenceId(0)))
-        return (sequence, length) if length else None
+    def need(self, tokens: Sequence[int], cells: int, scope: str) -> int:
+        """Return by how much `room` shrinks when `tokens` get a place with `cells` cells: by all of them."""
+        return cells
 
-    def take(self, tokens: Sequence[int], cells: int, scope: str) -> TakenPlace:
+    def own(self, sequence: SequenceId) -> int:
+        """Return by how much `room` grows when a sequence that is taken is given back."""
+        return self._taken(sequence).cells
+
+    def take(self, tokens: Sequence[int], cells: int, scope: str, *, restored: bool = False) -> TakenPlace:
         """Take the sequence that `tokens` continue, else one that keeps nothing, or was free longest.
 
-        Reserves `cells`, from 1 to `limit`. Only cells kept under the same `scope` are shared. The last of `tokens`
-        is never counted as held: its logits are needed. Raises `PoolExhaustedError` when no sequence is free, or too
-        few cells can be reserved.
+        Reserves `cells`, from 1 to `limit`. Only cells kept under the same `scope` are used. The last of `tokens` is
+        never counted as held: its logits are needed. `restored` tells that the cells come from host memory: no others
+        are wanted. After the changes the sequence holds as many tokens as are `cached`, none if there is a `share`.
+        Raises `PoolExhaustedError` when no sequence is free, or too few cells can be reserved.
         """
         if not 1 <= cells <= self.limit:
             raise PoolError(f"a place reserves from 1 to {self.limit} cells; got {cells}")
@@ -140,18 +141,16 @@ class Region:
             raise PoolExhaustedError("no sequence is free on this lane")
         if cells > self.room:
             raise PoolExhaustedError(f"{cells} KV cells are wanted, and {self.room} can be reserved on this lane")
-        holder = max(free, key=lambda holder: (self._continued(holder, tokens, scope), not holder.kept, -holder.freed))
-        cached = self._match(holder, tokens, scope)
-        if cached > cells:  # what is reserved must hold them
-            cached = cells if self.can_roll_back else 0
+        holder, cached, share = self._choose(free, () if restored else tokens, cells, scope)
+        changes = [self._evicted(holder, cached)] if len(holder.kept) > cached else []
         self._use(holder, _Use.RUNNING, cells)
-        holder.kept, holder.scope = (), scope
-        return TakenPlace(holder.sequence, cells, cached, self._evict())
+        holder.tokens, holder.scope = tokens[: len(tokens) - 1], scope
+        return TakenPlace(holder.sequence, cells, cached, share, (*changes, *self._evict()))
 
-    def grow(self, sequence: SequenceId, cells: int) -> tuple[SequenceId, ...] | None:
+    def grow(self, sequence: SequenceId, cells: int) -> tuple[CellChange, ...] | None:
         """Reserve `cells` in all for a running sequence, `limit` at most.
 
-        Returns the sequences whose cells were given up for it, None when there are too few cells: nothing changes.
+        Returns what has to be done for it, None when there are too few cells: nothing changes.
         """
         holder = self._holder(sequence, _Use.RUNNING)
         if not holder.cells <= cells <= self.limit:
@@ -159,7 +158,11 @@ class Region:
         if cells - holder.cells > self.room:
             return None
         self._use(holder, _Use.RUNNING, cells)
-        return self._evict()
+        return tuple(self._evict())
+
+    def note_computed(self, sequence: SequenceId) -> None:
+        """Note that a running sequence has computed its prompt; nothing depends on it here."""
+        self._holder(sequence, _Use.RUNNING)
 
     def pause(self, sequence: SequenceId) -> None:
         """Note that a running sequence is taken off; what was reserved stays so until `settle` tells what it fills."""
@@ -172,8 +175,9 @@ class Region:
         if not 0 <= cells <= holder.cells:
             raise PoolError(f"sequence {sequence} cannot fill {cells} cells where {holder.cells} were reserved")
         self._use(holder, _Use.PAUSED, cells)
+        holder.tokens = holder.tokens[:cells]
 
-    def resume(self, sequence: SequenceId, cells: int) -> tuple[SequenceId, ...] | None:
+    def resume(self, sequence: SequenceId, cells: int) -> tuple[CellChange, ...] | None:
         """Let a paused sequence run again with `cells` reserved; returns what `grow` returns."""
         holder = self._holder(sequence, _Use.PAUSED)
         if not holder.cells <= cells <= self.limit:
@@ -181,18 +185,37 @@ class Region:
         if cells - holder.cells > self.room:
             return None
         self._use(holder, _Use.RUNNING, cells)
-        return self._evict()
+        return tuple(self._evict())
 
-    def give_back(self, sequence: SequenceId, kept: Sequence[int] = ()) -> None:
-        """Free a sequence that ran or was paused; its cells hold `kept` from now on, until it is taken again."""
-        holder = self._holders[sequence] if 0 <= sequence < len(self._holders) else None
-        if holder is None or holder.use is _Use.FREE:
-            raise PoolError(f"sequence {sequence} is not taken")
+    def give_back(self, sequence: SequenceId, kept: Sequence[int] = ()) -> tuple[CellChange, ...]:
+        """Free a sequence that ran or was paused; its cells hold `kept` from now on, until it is taken again.
+
+        Returns what has to be done after it: nothing.
+        """
+        holder = self._taken(sequence)
         if len(kept) > holder.cells:
             raise PoolError(f"{len(kept)} cells cannot be kept where {holder.cells} were reserved")
         self._counter += 1
         self._use(holder, _Use.FREE, 0)
-        holder.kept, holder.freed = kept, self._counter
+        holder.tokens, holder.freed = kept, self._counter
+        return ()
+
+    def note_copy_cost(self, tokens: int) -> None:
+        """Note that copying from another sequence takes as long as computing so many tokens."""
+        self.least_copy = max(CHEAPEST_COPY, tokens)
+
+    def forget(self, sequence: SequenceId) -> tuple[CellChange, ...]:
+        """Note that what a sequence keeps is gone; nothing happens when it is taken."""
+        if self._holders[sequence].use is _Use.FREE:
+            self._holders[sequence].tokens = ()
+        return ()
+
+    def forget_all(self) -> tuple[CellChange, ...]:
+        """Give up all that is kept."""
+        evicted = [self._evicted(holder, 0) for holder in self._free() if holder.kept]
+        for change in evicted:
+            self.forget(change.sequence)
+        return tuple(evicted)
 
     def wipe(self) -> None:
         """Note that the cells are gone: the lane has a new context. Nothing may be taken."""
@@ -200,7 +223,7 @@ class Region:
             if holder.use is not _Use.FREE:
                 raise PoolError(f"sequence {holder.sequence} is still taken")
         for holder in self._holders:
-            holder.kept, holder.scope = (), ""
+            holder.tokens, holder.scope = (), ""
 
     def statistics(self) -> RegionStatistics:
         """Return the region's numbers."""
@@ -211,12 +234,13 @@ class Region:
             kept=self._kept(),
             sequences=len(self._holders),
             free=self.free,
+            evictions=self._evictions,
         )
 
     def check(self) -> None:
         """Raise `PoolError` unless the books add up."""
         for holder in self._holders:
-            if holder.cells + len(holder.kept) > self.limit or (holder.kept and holder.use is not _Use.FREE):
+            if holder.cells + len(holder.kept) > self.limit or (holder.cells and holder.use is _Use.FREE):
                 raise PoolError(f"the books of {holder} do not add up")
         statistics = self.statistics()
         used = statistics.reserved + statistics.paused
@@ -227,10 +251,14 @@ class Region:
         return (holder for holder in self._holders if holder.use is _Use.FREE)
 
     def _holder(self, sequence: SequenceId, use: _Use) -> _Holder:
-        holder = self._holders[sequence] if 0 <= sequence < len(self._holders) else None
-        if holder is None or holder.use is not use:
+        if not 0 <= sequence < len(self._holders) or self._holders[sequence].use is not use:
             raise PoolError(f"sequence {sequence} is not {use.value}")
-        return holder
+        return self._holders[sequence]
+
+    def _taken(self, sequence: SequenceId) -> _Holder:
+        if not 0 <= sequence < len(self._holders) or self._holders[sequence].use is _Use.FREE:
+            raise PoolError(f"sequence {sequence} is not taken")
+        return self._holders[sequence]
 
     def _use(self, holder: _Holder, use: _Use, cells: int) -> None:
         self._used += cells - holder.cells
@@ -239,17 +267,47 @@ class Region:
     def _kept(self) -> int:
         return sum(len(holder.kept) for holder in self._holders)
 
-    def _evict(self) -> tuple[SequenceId, ...]:
-        """Give up kept cells until all that is promised fits, and return whose they were."""
+    def _evict(self) -> list[Evicted]:
+        """Give up kept cells until all that is promised fits."""
         excess = self._used + self._kept() - self.plan.cells
         evicted = []
         for holder in sorted((holder for holder in self._free() if holder.kept), key=lambda holder: holder.freed):
             if excess <= 0:
                 break
             excess -= len(holder.kept)
-            holder.kept = ()
-            evicted.append(holder.sequence)
-        return tuple(evicted)
+            evicted.append(self._evicted(holder, 0))
+            holder.tokens = ()
+        return evicted
+
+    def _evicted(self, holder: _Holder, keep: int) -> Evicted:
+        self._evictions += 1
+        return Evicted(holder.sequence, holder.scope, holder.kept, keep)
+
+    def _choose(
+        self, free: Sequence[_Holder], tokens: Sequence[int], cells: int, scope: str
+    ) -> tuple[_Holder, int, Source | None]:
+        """Return which of the `free` sequences to take, how many of `tokens` it keeps, and where to copy more from."""
+        holder = max(free, key=lambda holder: (self._continued(holder, tokens, scope), not holder.kept, -holder.freed))
+        cached = self._match(holder, tokens, scope)
+        if cached > cells:  # what is reserved must hold them
+            cached = cells if self.can_roll_back else 0
+        share = self._source(tokens, scope, but=holder)
+        if share is None or min(share.length, cells) < cached + self.least_copy:
+            return holder, cached, None
+        # A copy replaces all that a place keeps: one is taken that loses nothing by it, or was free longest. No other's
+        # cells are given up for it, not the source's either: each has a part of its own.
+        places = [place for place in free if place.sequence != share.sequence]
+        holder = max(places, key=lambda place: (len(place.kept) == self._match(place, tokens, scope), -place.freed))
+        return holder, 0, Source(share.sequence, min(share.length, cells))
+
+    def _source(self, tokens: Sequence[int], scope: str, but: _Holder | None) -> Source | None:
+        """Return the sequence that most of `tokens` can be copied from, of equals one that need not be waited for."""
+        if not (self.partitioned and self.can_roll_back):
+            return None
+        others = [holder for holder in self._holders if holder is not but]
+        matches = [(self._match(holder, tokens, scope), holder.use is _Use.FREE, holder.sequence) for holder in others]
+        length, _, sequence = max(matches, default=(0, False, SequenceId(0)))
+        return Source(sequence, length) if length else None
 
     def _continued(self, holder: _Holder, tokens: Sequence[int], scope: str) -> int:
         """Return what `tokens` share with a sequence, if that is most of the sequence.
@@ -260,25 +318,9 @@ class Region:
         return match if 2 * match >= len(holder.kept) else 0
 
     def _match(self, holder: _Holder, tokens: Sequence[int], scope: str) -> int:
-        if holder.scope != scope or not holder.kept:
+        if holder.scope != scope or not holder.tokens:
             return 0
-        common = common_prefix(holder.kept, tokens[: len(tokens) - 1])
-        if common < len(holder.kept) and not self.can_roll_back:
+        common = common_prefix(holder.tokens, tokens[: len(tokens) - 1])
+        if common < len(holder.tokens) and not self.can_roll_back:
             return 0
         return common
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return how many first elements two sequences share. Compares slices, which is quick for lists."""
-    if type(left) is not type(right):  # a list never equals a tuple
-        left, right = list(left), list(right)
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low

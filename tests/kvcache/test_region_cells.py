@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
-from llamalane.kvcache import Region, RegionPlan
+from llamalane.kvcache import CellChange, Evicted, Region, RegionPlan
 
 CELLS = 20
 LIMIT = 16
@@ -29,6 +29,14 @@ def keep(books: Region, *counts: int) -> list[SequenceId]:
     for sequence, count in zip(taken, counts, strict=True):
         books.give_back(sequence, [100 * sequence + place for place in range(count)])
     return taken
+
+
+def given_up(changes: Iterable[CellChange] | None) -> list[SequenceId]:
+    """Return the sequences whose cells are all given up, and see that nothing else is to be done."""
+    assert changes is not None
+    evicted = [change for change in changes if isinstance(change, Evicted) and change.keep == 0]
+    assert evicted == list(changes)
+    return [change.sequence for change in evicted]
 
 
 def numbers(books: Region) -> tuple[int, int, int, int]:
@@ -68,23 +76,23 @@ def test_kept_cells_can_be_reserved(books: Region) -> None:
 
 def test_kept_cells_are_given_up_those_left_longest_ago_first(books: Region) -> None:
     first, second, third = keep(books, 6, 6, 6)
-    assert books.take([0], 3, "").evicted == (first,)
+    assert given_up(books.take([0], 3, "").changes) == [first]
     assert numbers(books) == (3, 0, 12, 17)
-    assert books.take([0], 6, "").evicted == (second,)
+    assert given_up(books.take([0], 6, "").changes) == [second]
     assert books.cached([100 * third, 100 * third + 1], "") == 0
     assert books.cached([100 * third + place for place in range(9)], "") == 6
 
 
 def test_no_more_is_given_up_than_is_wanted(books: Region) -> None:
     keep(books, 6, 6)
-    assert books.take([0], 8, "").evicted == ()
+    assert given_up(books.take([0], 8, "").changes) == []
     assert numbers(books) == (8, 0, 12, 12)
 
 
 def test_as_many_are_given_up_as_are_wanted(books: Region) -> None:
     first, second, third = keep(books, 6, 6, 6)
-    assert books.take([0], 14, "").evicted == (first, second)
-    assert books.take([0], 6, "").evicted == (third,)
+    assert given_up(books.take([0], 14, "").changes) == [first, second]
+    assert given_up(books.take([0], 6, "").changes) == [third]
 
 
 def test_the_sequence_that_is_taken_is_not_among_those_given_up(books: Region) -> None:
@@ -92,19 +100,103 @@ def test_the_sequence_that_is_taken_is_not_among_those_given_up(books: Region) -
     oldest = SequenceId(0)
     taken = books.take([0, 1, 2, 3, 4, 5, 6], 16, "")
     assert (taken.sequence, taken.cached) == (oldest, 6)
-    assert taken.evicted == (1, 2)
+    assert given_up(taken.changes) == [1, 2]
 
 
 def test_no_more_counts_as_held_than_was_reserved(books: Region) -> None:
     keep(books, 6)
     taken = books.take([0, 1, 2, 3, 4, 5, 6], 4, "")
     assert taken.cached == 4
+    assert taken.changes == (Evicted(SequenceId(0), "", [0, 1, 2, 3, 4, 5], keep=4),)
 
 
 def test_without_roll_back_nothing_is_held_where_less_was_reserved() -> None:
     books = Region(RegionPlan(cells=CELLS, places=2, limit=LIMIT, sequences=4), can_roll_back=False)
     keep(books, 6)
-    assert books.take([0, 1, 2, 3, 4, 5, 6], 4, "").cached == 0
+    taken = books.take([0, 1, 2, 3, 4, 5, 6], 4, "")
+    assert taken.cached == 0
+    assert given_up(taken.changes) == [taken.sequence]
+
+
+def test_what_a_place_keeps_beyond_the_new_prompt_is_given_up_by_name(books: Region) -> None:
+    for _ in range(3):
+        run(books, 1)
+    (place,) = keep(books, 6)
+    held = [100 * place + token for token in range(6)]
+    taken = books.take([*held[:4], 7, 8], 8, "")
+    assert (taken.sequence, taken.cached) == (place, 4)
+    assert taken.changes == (Evicted(place, "", held, keep=4),)
+
+
+def test_a_stranger_is_told_what_is_lost_and_whose_it_was() -> None:
+    books = Region(RegionPlan(cells=CELLS, places=1, limit=LIMIT, sequences=1))
+    place = books.take([0], 4, "alice").sequence
+    books.give_back(place, [1, 2, 3])
+    assert books.take([1, 2, 3, 4], 4, "bob").changes == (Evicted(place, "alice", [1, 2, 3], keep=0),)
+
+
+def test_nothing_is_given_up_where_a_sequence_is_continued(books: Region) -> None:
+    keep(books, 6)
+    assert books.take([0, 1, 2, 3, 4, 5, 6], 8, "").changes == ()
+
+
+def test_each_giving_up_is_counted(books: Region) -> None:
+    keep(books, 6, 6, 6)
+    books.take([0], 14, "")
+    assert books.statistics().evictions == 2
+    books.take([200, 201, 202, 203, 7], 6, "")
+    assert books.statistics().evictions == 3
+
+
+def test_restored_cells_replace_what_a_place_keeps(books: Region) -> None:
+    keep(books, 4, 4, 4, 4)
+    taken = books.take([0, 1, 2, 3, 4], 4, "", restored=True)
+    assert (taken.sequence, taken.cached) == (0, 0)
+    assert given_up(taken.changes) == [0]
+
+
+def test_restored_cells_go_to_a_place_that_keeps_nothing(books: Region) -> None:
+    keep(books, 4)
+    taken = books.take([0, 1, 2, 3, 4], 8, "", restored=True)
+    assert (taken.sequence, taken.cached, taken.changes) == (1, 0, ())
+
+
+def test_a_place_needs_all_its_cells_and_owns_them(books: Region) -> None:
+    keep(books, 6)
+    tokens = [0, 1, 2, 3, 4, 5, 6]
+    assert books.need(tokens, 9, "") == 9
+    sequence = run(books, 9, tokens)
+    assert (books.room, books.own(sequence)) == (11, 9)
+    books.pause(sequence)
+    books.settle(sequence, 7)
+    assert books.own(sequence) == 7
+    books.give_back(sequence, tokens)
+    assert books.room == 20
+
+
+def test_what_is_forgotten_is_not_kept(books: Region) -> None:
+    first, second = keep(books, 6, 6)
+    assert books.forget(first) == ()
+    assert books.cached([100 * first + token for token in range(7)], "") == 0
+    assert books.cached([100 * second + token for token in range(7)], "") == 6
+    assert numbers(books) == (0, 0, 6, 20)
+    assert books.statistics().evictions == 0
+
+
+def test_a_sequence_that_is_taken_is_not_forgotten(books: Region) -> None:
+    sequence = run(books, 6)
+    assert books.forget(sequence) == ()
+    assert numbers(books) == (6, 0, 0, 14)
+
+
+def test_all_that_is_kept_can_be_forgotten_at_once(books: Region) -> None:
+    first, second = keep(books, 6, 6)
+    running = run(books, 4)
+    assert given_up(books.forget_all()) == [first, second]
+    assert numbers(books) == (4, 0, 0, 16)
+    assert books.statistics().evictions == 2
+    books.give_back(running, [1, 2])
+    assert given_up(books.forget_all()) == [running]
 
 
 def test_growing_reserves_so_many_in_all(books: Region) -> None:
@@ -118,9 +210,9 @@ def test_growing_reserves_so_many_in_all(books: Region) -> None:
 def test_growing_gives_up_kept_cells(books: Region) -> None:
     running = run(books, 2)
     first, second = keep(books, 8, 8)
-    assert books.grow(running, 5) == (first,)
+    assert given_up(books.grow(running, 5)) == [first]
     assert books.grow(running, 12) == ()
-    assert books.grow(running, 13) == (second,)
+    assert given_up(books.grow(running, 13)) == [second]
     assert numbers(books) == (13, 0, 0, 7)
 
 
@@ -171,7 +263,7 @@ def test_resuming_gives_up_kept_cells(books: Region) -> None:
     sequence = run(books, 4)
     books.pause(sequence)
     first, _ = keep(books, 8, 8)
-    assert books.resume(sequence, 8) == (first,)
+    assert given_up(books.resume(sequence, 8)) == [first]
     assert numbers(books) == (8, 0, 8, 12)
 
 
@@ -211,6 +303,10 @@ def test_a_region_with_a_paused_sequence_cannot_be_wiped(books: Region) -> None:
 
 
 MISUSES: dict[str, tuple[Callable[[Region], object], str]] = {
+    "own what is free": (lambda books: books.own(SequenceId(3)), "sequence 3 is not taken"),
+    "own no sequence": (lambda books: books.own(SequenceId(-1)), "sequence -1 is not taken"),
+    "note what is free": (lambda books: books.note_computed(SequenceId(3)), "sequence 3 is not running"),
+    "note what is paused": (lambda books: books.note_computed(SequenceId(1)), "sequence 1 is not running"),
     "grow what is free": (lambda books: books.grow(SequenceId(3), 5), "sequence 3 is not running"),
     "grow what is paused": (lambda books: books.grow(SequenceId(1), 5), "sequence 1 is not running"),
     "grow to less": (lambda books: books.grow(SequenceId(0), 3), "has 4 cells and can get 16; got 3"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -12,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
-from llamalane.kvcache import Region, RegionPlan
+from llamalane.kvcache import CellChange, Evicted, Layout, Region, RegionPlan, TakenPlace
 
 CELLS = 24
 LIMIT = 12
@@ -29,11 +30,12 @@ class Use(enum.Enum):
 
 @dataclass
 class Sequence:
-    """What is promised to a sequence, and in `cells` the tokens that it holds on the lane."""
+    """What is promised to a sequence; the tokens that its `cells` hold on the lane, and those of its prompt."""
 
     use: Use = Use.FREE
     promised: int = 0
     cells: list[int] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)
     scope: str = ""
     since: int = 0
 
@@ -42,14 +44,35 @@ class Sequence:
         """How many of the region's cells are its own."""
         return len(self.cells) if self.use is Use.FREE else self.promised
 
+    @property
+    def offered(self) -> list[int]:
+        """What others can copy of it, now or once it is computed."""
+        return self.cells if self.use is Use.FREE else self.prompt
+
     def match(self, tokens: list[int], scope: str, *, can_roll_back: bool) -> int:
         if scope != self.scope:
             return 0
         wanted = tokens[:-1]
         common = 0
-        while common < min(len(self.cells), len(wanted)) and self.cells[common] == wanted[common]:
+        while common < min(len(self.offered), len(wanted)) and self.offered[common] == wanted[common]:
             common += 1
-        return common if can_roll_back or common == len(self.cells) else 0
+        return common if can_roll_back or common == len(self.offered) else 0
+
+
+@dataclass
+class Place:
+    """What a request is to get: one of these sequences, which keeps so much of its prompt."""
+
+    sequences: set[SequenceId]
+    cached: int
+
+
+@dataclass
+class Copy:
+    """So much of a prompt is to be copied from one of these sequences."""
+
+    sources: set[SequenceId]
+    length: int
 
 
 class RegionMachine(RuleBasedStateMachine):
@@ -57,53 +80,92 @@ class RegionMachine(RuleBasedStateMachine):
         super().__init__()
         self.sequences: dict[SequenceId, Sequence] = {}
         self.clock = 0
+        self.evictions = 0
 
-    @initialize(count=st.integers(1, 5), can_roll_back=st.booleans())
-    def open(self, count: int, can_roll_back: bool) -> None:
-        self.can_roll_back = can_roll_back
-        plan = RegionPlan(cells=CELLS, places=count, limit=LIMIT, sequences=count)
-        self.region = Region(plan, can_roll_back)
+    @initialize(
+        count=st.integers(1, 5),
+        can_roll_back=st.sampled_from([True, True, False]),
+        layout=st.sampled_from(Layout),
+        least_copy=st.integers(1, 4),
+    )
+    def open(self, count: int, can_roll_back: bool, layout: Layout, least_copy: int) -> None:
+        self.can_roll_back, self.least_copy = can_roll_back, least_copy
+        self.copies = can_roll_back and layout is Layout.PARTITIONED
+        self.cells = count * LIMIT if layout is Layout.PARTITIONED else CELLS
+        plan = RegionPlan(cells=self.cells, places=count, limit=LIMIT, sequences=count, layout=layout)
+        self.region = Region(plan, can_roll_back, least_copy)
         self.sequences = {SequenceId(i): Sequence() for i in range(count)}
 
-    @rule(tokens=TOKENS, cells=COUNTS, scope=SCOPES)
-    def take(self, tokens: list[int], cells: int, scope: str) -> None:
-        matches = {
-            sequence: free.match(tokens, scope, can_roll_back=self.can_roll_back)
-            for sequence, free in self.having(Use.FREE).items()
-        }
-        # A sequence of which less than half is shared is not continued: it is as good or bad as any other.
-        continued = {
-            sequence: match if 2 * match >= len(self.sequences[sequence].cells) else 0
-            for sequence, match in matches.items()
-        }
-        best = max(continued.values(), default=0)
-        assert self.region.cached(tokens, scope) == best
-        if not matches or cells > self.room():
+    @rule(tokens=TOKENS, cells=COUNTS, scope=SCOPES, restored=st.sampled_from([False, False, False, True]))
+    def take(self, tokens: list[int], cells: int, scope: str, restored: bool) -> None:
+        free = self.having(Use.FREE)
+        assert self.region.cached(tokens, scope) == self.foreseen(tokens, scope)
+        assert self.region.need(tokens, cells, scope) == cells
+        if not free or cells > self.room():
             with pytest.raises(PoolExhaustedError):
-                self.region.take(tokens, cells, scope)
+                self.region.take(tokens, cells, scope, restored=restored)
             return
-        taken = self.region.take(tokens, cells, scope)
-        equal = [self.sequences[sequence] for sequence, match in continued.items() if match == best]
-        chosen = self.sequences[taken.sequence]
-        assert chosen in equal
-        if any(not free.cells for free in equal):
-            assert not chosen.cells
-        assert chosen.since == min(free.since for free in equal if bool(free.cells) == bool(chosen.cells))
-        match = matches[taken.sequence]
-        if match > cells:
-            match = cells if self.can_roll_back else 0
-        assert (taken.cells, taken.cached) == (cells, match)
-        assert chosen.cells[: taken.cached] == tokens[: taken.cached]
-        del chosen.cells[taken.cached :]
-        chosen.use, chosen.promised, chosen.scope = Use.RUNNING, cells, scope
-        self.remove(taken.evicted)
+        wanted = [] if restored else tokens
+        place = self.place(wanted, cells, scope)
+        copy = self.copy(wanted, cells, scope, place)
+        taken = self.region.take(tokens, cells, scope, restored=restored)
+        assert (taken.share is None) == (copy is None)
+        if copy is not None and taken.share is not None:
+            assert taken.share.sequence in copy.sources
+            assert taken.share.length == copy.length
+            place = self.place_for_a_copy(wanted, scope, taken.share.sequence)
+        assert taken.sequence in place.sequences
+        assert (taken.cells, taken.cached) == (cells, place.cached)
+        self.join(taken, tokens, scope)
+
+    def place(self, tokens: list[int], cells: int, scope: str) -> Place:
+        free = self.having(Use.FREE)
+        best = oldest(free, [(self.continued(each, tokens, scope), not each.cells) for each in free.values()])
+        cached = self.match(self.sequences[min(best)], tokens, scope)
+        if cached > cells:
+            cached = cells if self.can_roll_back else 0
+        return Place(best, cached)
+
+    def copy(self, tokens: list[int], cells: int, scope: str, place: Place) -> Copy | None:
+        if not self.copies:
+            return None
+        matches = {
+            sequence: self.match(each, tokens, scope)
+            for sequence, each in self.sequences.items()
+            if sequence not in place.sequences
+        }
+        longest = max(matches.values(), default=0)
+        if min(longest, cells) < place.cached + self.least_copy:
+            return None
+        sources = {sequence for sequence, match in matches.items() if match == longest}
+        return Copy(sources & self.having(Use.FREE).keys() or sources, min(longest, cells))
+
+    def place_for_a_copy(self, tokens: list[int], scope: str, source: SequenceId) -> Place:
+        free = {sequence: each for sequence, each in self.having(Use.FREE).items() if sequence != source}
+        return Place(oldest(free, [self.match(each, tokens, scope) == len(each.cells) for each in free.values()]), 0)
+
+    def join(self, taken: TakenPlace, tokens: list[int], scope: str) -> None:
+        """Do with the lane's cells what the region says, and see that it is no more and no less than needed."""
+        chosen, changes = self.sequences[taken.sequence], list(taken.changes)
+        if len(chosen.cells) > taken.cached:
+            self.see(changes.pop(0), taken.sequence, keep=taken.cached)
+        assert chosen.cells == tokens[: taken.cached]
+        chosen.use, chosen.promised, chosen.scope, chosen.prompt = Use.RUNNING, taken.cells, scope, tokens[:-1]
+        self.remove(tuple(changes))
+        if taken.share is not None:
+            source = self.sequences[taken.share.sequence]
+            assert source.offered[: taken.share.length] == tokens[: taken.share.length]
+            chosen.cells = source.cells[: taken.share.length]
 
     @precondition(lambda self: self.having(Use.RUNNING))
     @rule(data=st.data(), tokens=TOKENS)
     def compute(self, data: st.DataObject, tokens: list[int]) -> None:
-        _, running = self.draw(data, Use.RUNNING)
-        running.cells.extend(tokens)
+        """A row computes as many tokens of its prompt, and then generates these."""
+        sequence, running = self.draw(data, Use.RUNNING)
+        left = running.prompt[len(running.cells) :]
+        running.cells += [*left, *tokens][: len(tokens)]
         del running.cells[running.promised :]
+        self.region.note_computed(sequence)
 
     @precondition(lambda self: self.having(Use.RUNNING))
     @rule(data=st.data(), cells=COUNTS)
@@ -130,6 +192,7 @@ class RegionMachine(RuleBasedStateMachine):
         sequence, paused = self.draw(data, Use.PAUSED)
         self.region.settle(sequence, len(paused.cells))
         paused.promised = len(paused.cells)
+        del paused.prompt[paused.promised :]
 
     @precondition(lambda self: self.having(Use.PAUSED))
     @rule(data=st.data(), cells=COUNTS)
@@ -148,7 +211,9 @@ class RegionMachine(RuleBasedStateMachine):
     def give_back(self, data: st.DataObject, share: float) -> None:
         sequence, taken = self.draw(data, Use.RUNNING, Use.PAUSED)
         kept = taken.cells[: round(share * len(taken.cells))]
-        self.region.give_back(sequence, list(kept))
+        own, room = self.region.own(sequence), self.region.room
+        assert self.region.give_back(sequence, list(kept)) == ()
+        assert self.region.room == room + own
         self.clock += 1
         taken.use, taken.promised, taken.cells, taken.since = Use.FREE, 0, kept, self.clock
 
@@ -156,14 +221,28 @@ class RegionMachine(RuleBasedStateMachine):
     def do_what_its_use_forbids(self, data: st.DataObject) -> None:
         sequence, each = self.draw(data, *Use)
         forbidden = {
-            Use.FREE: ["grow", "pause", "settle", "resume", "give_back"],
+            Use.FREE: ["grow", "note_computed", "pause", "settle", "resume", "give_back", "own"],
             Use.RUNNING: ["settle", "resume"],
-            Use.PAUSED: ["grow", "pause"],
+            Use.PAUSED: ["grow", "note_computed", "pause"],
         }[each.use]
         name = data.draw(st.sampled_from(forbidden))
-        arguments = [] if name in ("pause", "give_back") else [LIMIT]
+        arguments = [LIMIT] if name in ("grow", "settle", "resume") else []
         with pytest.raises(PoolError):
             getattr(self.region, name)(sequence, *arguments)
+
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        sequence, each = self.draw(data, *Use)
+        assert self.region.forget(sequence) == ()
+        if each.use is Use.FREE:
+            each.cells = []
+
+    @rule()
+    def forget_all(self) -> None:
+        kept = [sequence for sequence, free in self.having(Use.FREE).items() if free.cells]
+        changes = self.region.forget_all()
+        for change, sequence in zip(changes, kept, strict=True):
+            self.see(change, sequence, keep=0)
 
     @rule()
     def wipe(self) -> None:
@@ -187,11 +266,12 @@ class RegionMachine(RuleBasedStateMachine):
         assert statistics.paused == sum(each.held for each in self.having(Use.PAUSED).values())
         assert statistics.kept == sum(each.held for each in self.having(Use.FREE).values())
         assert self.region.room == self.room()
-        assert statistics.reserved + statistics.paused + statistics.kept <= statistics.cells == CELLS
+        assert statistics.reserved + statistics.paused + statistics.kept <= statistics.cells == self.cells
+        assert statistics.evictions == self.evictions
 
     @invariant()
     def the_lane_never_runs_out(self) -> None:
-        assert sum(len(each.cells) for each in self.sequences.values()) <= CELLS
+        assert sum(len(each.cells) for each in self.sequences.values()) <= (self.cells if self.sequences else 0)
         for each in self.having(Use.RUNNING, Use.PAUSED).values():
             assert len(each.cells) <= each.promised
 
@@ -202,19 +282,44 @@ class RegionMachine(RuleBasedStateMachine):
         sequence = data.draw(st.sampled_from(sorted(self.having(*uses))))
         return sequence, self.sequences[sequence]
 
-    def room(self) -> int:
-        return CELLS - sum(each.promised for each in self.sequences.values())
+    def match(self, each: Sequence, tokens: list[int], scope: str) -> int:
+        return each.match(tokens, scope, can_roll_back=self.can_roll_back)
 
-    def remove(self, evicted: tuple[SequenceId, ...]) -> None:
+    def continued(self, each: Sequence, tokens: list[int], scope: str) -> int:
+        """A sequence of which less than half is shared is not continued: it is as good or bad as any other."""
+        match = self.match(each, tokens, scope)
+        return match if 2 * match >= len(each.cells) else 0
+
+    def foreseen(self, tokens: list[int], scope: str) -> int:
+        own = max((self.continued(each, tokens, scope) for each in self.having(Use.FREE).values()), default=0)
+        copied = max(self.match(each, tokens, scope) for each in self.sequences.values()) if self.copies else 0
+        return copied if copied >= own + self.least_copy else own
+
+    def room(self) -> int:
+        return self.cells - sum(each.promised for each in self.sequences.values())
+
+    def see(self, change: CellChange, sequence: SequenceId, keep: int) -> None:
+        """Give up what a sequence keeps beyond its first cells, and compare what the region says of it."""
+        each = self.sequences[sequence]
+        assert change == Evicted(sequence, each.scope, each.cells, keep)
+        each.cells = each.cells[:keep]
+        self.evictions += 1
+
+    def remove(self, changes: tuple[CellChange, ...]) -> None:
         """Give up kept cells, oldest first, until all that is promised fits, and compare."""
-        expected = []
+        told = iter(changes)
         for sequence, free in sorted(self.having(Use.FREE).items(), key=lambda entry: entry[1].since):
-            if sum(each.held for each in self.sequences.values()) <= CELLS:
+            if sum(each.held for each in self.sequences.values()) <= self.cells:
                 break
             if free.cells:
-                expected.append(sequence)
-                free.cells = []
-        assert list(evicted) == expected
+                self.see(next(told), sequence, keep=0)
+        assert list(told) == []
+
+
+def oldest(sequences: dict[SequenceId, Sequence], merits: list[Any]) -> set[SequenceId]:
+    """Return the sequences of the greatest merit that were free longest: several, if they were never taken."""
+    ranks = {sequence: (merit, -each.since) for (sequence, each), merit in zip(sequences.items(), merits, strict=True)}
+    return {sequence for sequence, rank in ranks.items() if rank == max(ranks.values())}
 
 
 RegionMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
