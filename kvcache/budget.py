@@ -1,10 +1,13 @@
-"""Divides a device's KV budget among its lanes."""
+"""Reads a device's KV budget, and divides it among its lanes."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from llamalane.errors import ConfigError
 from llamalane.ids import MAX_SEQUENCES
@@ -32,6 +35,7 @@ class RegionPlan:
         limit: the most tokens that one sequence can hold, prompt and output together.
         sequences: how many sequences can hold cells, `places` at least; those that do not run are paused or kept.
         layout: how they share the cells.
+        keepers: how many sequences more can hold cells that others began to fill, but never run.
     """
 
     cells: int
@@ -39,12 +43,59 @@ class RegionPlan:
     limit: int
     sequences: int
     layout: Layout = Layout.PAGED
+    keepers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """A budget as so many bytes."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A budget as a part of the memory that is free; more than 0, at most 1."""
+
+    part: float
+
+
+UNITS: Mapping[str, int] = {
+    "B": 1,
+    **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)},
+    **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
+}
+"""Bytes in each unit; upper and lower case are the same."""
+_UNITS = {name.lower(): factor for name, factor in UNITS.items()}
+_AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%|[A-Za-z]+)\s*", re.ASCII)
+
+
+def parse_amount(text: str) -> Bytes | Share:
+    """Read `4GiB`, `512 MB` or `50%`; raises `ConfigError` for all else."""
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} is neither tokens, such as 16384, nor bytes, such as 4GiB, nor a share, as 50%")
+    number, unit = Fraction(match[1]), match[2]
+    if unit == "%":
+        if not 0 < number <= 100:
+            raise ConfigError(f"a share is more than 0% and at most 100%; got {text.strip()}")
+        return Share(float(number / 100))
+    factor = _UNITS.get(unit.lower())
+    if factor is None:
+        raise ConfigError(f"the unit {unit!r} is none of {', '.join(UNITS)} and %")
+    return Bytes(int(number * factor))
 
 
 def divide(
-    budget: int, places: Sequence[int], train_context: int, *, layout: Layout = Layout.PAGED, spare: int | None = None
+    budget: int,
+    places: Sequence[int],
+    train_context: int,
+    *,
+    layout: Layout = Layout.PAGED,
+    spare: int | None = None,
+    weights: Sequence[float] | None = None,
 ) -> list[RegionPlan]:
-    """Divide `budget` tokens among lanes in proportion to their `places`.
+    """Divide `budget` tokens among lanes in proportion to their `weights`, by default their `places`.
 
     `spare` is how many sequences of each lane can hold cells beyond those that run. Paged, they cost nothing, and by
     default there are as many as places; partitioned, each costs a part of the region, and by default there are none.
@@ -53,10 +104,10 @@ def divide(
     """
     total = sum(places)
     plans = []
-    for count in places:
-        sequences = min(count + _spare(layout, count, spare), MAX_SEQUENCES)
+    for count, share in zip(places, _shares(places, weights), strict=True):
+        sequences = count_sequences(count, layout, spare)
         parts = sequences if layout is Layout.PARTITIONED else 1
-        part = budget * count // total // parts // CELLS_MULTIPLE * CELLS_MULTIPLE
+        part = int(budget * share) // parts // CELLS_MULTIPLE * CELLS_MULTIPLE
         if part == 0:
             each = f"every lane needs at least {CELLS_MULTIPLE}"
             if layout is Layout.PARTITIONED:
@@ -64,14 +115,41 @@ def divide(
             raise ConfigError(
                 f"a KV budget of {budget} tokens is too small for {total} places on {len(places)} lanes: {each}"
             )
-        if part < 2 * count and layout is Layout.PAGED:
+        if part < _least_cells(count, layout):
             raise ConfigError(f"{part} KV cells are too few for {count} places: a sequence needs at least 2")
         limit = min(part, train_context) if train_context else part
         plans.append(RegionPlan(part * parts, count, limit, sequences, layout))
     return plans
 
 
-def _spare(layout: Layout, places: int, wanted: int | None) -> int:
-    if wanted is not None:
-        return wanted
-    return places if layout is Layout.PAGED else 0
+def least_budget(
+    places: Sequence[int],
+    *,
+    layout: Layout = Layout.PAGED,
+    spare: int | None = None,
+    weights: Sequence[float] | None = None,
+) -> int:
+    """Return the smallest budget in tokens that `divide` can divide."""
+    least = 0
+    for count, share in zip(places, _shares(places, weights), strict=True):
+        parts = count_sequences(count, layout, spare) if layout is Layout.PARTITIONED else 1
+        part = math.ceil(_least_cells(count, layout) / CELLS_MULTIPLE) * CELLS_MULTIPLE
+        least = max(least, math.ceil(parts * part / share))
+    return least
+
+
+def count_sequences(places: int, layout: Layout, spare: int | None) -> int:
+    """Return how many sequences of a lane can hold cells: those that run, and those to spare as `divide` has them."""
+    if spare is None:
+        spare = places if layout is Layout.PAGED else 0
+    return min(places + spare, MAX_SEQUENCES)
+
+
+def _shares(places: Sequence[int], weights: Sequence[float] | None) -> list[Fraction]:
+    exact = [Fraction(weight) for weight in weights or places]
+    return [weight / sum(exact) for weight in exact]
+
+
+def _least_cells(places: int, layout: Layout) -> int:
+    """Return how many cells a region needs at least, or each part of it, where sequences have parts."""
+    return 2 * places if layout is Layout.PAGED else 1

@@ -118,10 +118,11 @@ class EngineConfig(BaseSettings):
         if reserved >= sum(places):
             message = f"{reserved} of {sum(places)} places are reserved; one must stay open to every level"
             problems.append((("scheduler", "reserve"), message))
-        if self.kv.budget is not None:
+        if isinstance(self.kv.budget, int):
             try:
                 layout = Layout.PAGED if self.kv.layout == "auto" else Layout(self.kv.layout)
-                divide(self.kv.budget, places, 0, layout=layout, spare=self.kv.spare_sequences)
+                weights = [lane.weight for lane in self.streams.lanes]
+                divide(self.kv.budget, places, 0, layout=layout, spare=self.kv.spare_sequences, weights=weights)
             except ConfigError as error:
                 problems.append((("kv", "budget"), str(error)))
         refuse(problems)

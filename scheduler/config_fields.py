@@ -6,9 +6,21 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from llamalane.errors import ConfigError
+from llamalane.kvcache.budget import UNITS, parse_amount
 from llamalane.scheduler.config_file import Location
 
 
@@ -21,6 +33,29 @@ def _not_a_bool(value: object) -> object:
 NotABool = BeforeValidator(_not_a_bool)
 Integer = Annotated[int, NotABool]
 Number = Annotated[float, Field(allow_inf_nan=False), NotABool]
+
+
+def _tokens_or_amount(value: object, as_tokens: ValidatorFunctionWrapHandler) -> object:
+    """Let what has a unit be an amount, and all else a number of tokens."""
+    if not isinstance(value, str) or not any(character.isalpha() or character == "%" for character in value):
+        return as_tokens(value)
+    try:
+        parse_amount(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return value
+
+
+_Tokens = Annotated[int, Field(ge=256, le=2_000_000_000), NotABool]
+_Amount = Annotated[str, Field(pattern=rf"^\s*[0-9]+(\.[0-9]+)?\s*({'|'.join(UNITS)}|%)\s*$")]
+_TokensOrAmount = Annotated[
+    _Tokens,
+    WrapValidator(_tokens_or_amount, json_schema_input_type=_Tokens | _Amount),
+    PlainSerializer(lambda value: value, return_type=int | str),
+]
+# As a union of two types, each mistake would be told twice, and with the types' names in its location.
+Budget = Annotated[int | str, GetPydanticSchema(lambda _, handler: handler(_TokensOrAmount))]
+"""Tokens, or text that `parse_amount` reads."""
 
 
 class Section(BaseModel):

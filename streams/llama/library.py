@@ -53,11 +53,14 @@ class _Log:
     def collect(self, level: int) -> Iterator[list[str]]:
         """Gather what this thread is told at `level` and above into a list instead of logging it."""
         messages: list[str] = []
-        self._local.collected, self._local.messages = level, messages
+        local = self._local.__dict__
+        before: dict[str, Any] = {name: local[name] for name in ("collected", "messages") if name in local}
+        local["collected"], local["messages"] = level, messages
         try:
             yield messages
         finally:
-            del self._local.collected, self._local.messages
+            del local["collected"], local["messages"]
+            local.update(before)
 
 
 class Library:
@@ -77,6 +80,10 @@ class Library:
     def collect_errors(self) -> contextlib.AbstractContextManager[list[str]]:
         """Gather what llama.cpp logs as errors on this thread, to be told in an exception instead."""
         return self._log.collect(logging.ERROR)
+
+    def collect_details(self) -> contextlib.AbstractContextManager[list[str]]:
+        """Gather all that llama.cpp says to this thread, in a list."""
+        return self._log.collect(logging.DEBUG)
 
     def collect_warnings(self) -> contextlib.AbstractContextManager[list[str]]:
         """Gather what llama.cpp logs as warnings and errors on this thread."""

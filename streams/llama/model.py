@@ -24,11 +24,13 @@ class ModelOptions:
         path: the GGUF file; of a split model, the first part.
         gpu_layers: how many layers go to the GPU, −1 for all; 0 keeps the model on the CPU.
         mmap: map the file instead of reading it.
+        weights: load the weights; without them a model can be asked what it is and what its contexts would take.
     """
 
     path: Path
     gpu_layers: int = 0
     mmap: bool = True
+    weights: bool = True
 
 
 class Model:
@@ -44,9 +46,12 @@ class Model:
         self._api = api = lib.api
         params = api.llama_model_default_params()
         params.n_gpu_layers = options.gpu_layers
-        params.load_mode = api.LLAMA_LOAD_MODE_MMAP if options.mmap else api.LLAMA_LOAD_MODE_NONE
+        mapped = options.mmap and options.weights
+        params.load_mode = api.LLAMA_LOAD_MODE_MMAP if mapped else api.LLAMA_LOAD_MODE_NONE
+        params.no_alloc = not options.weights
         self._vocabulary: Vocabulary | None = None
-        with lib.collect_errors() as errors:
+        # What there is to warn of is said when the weights are loaded.
+        with lib.collect_errors() if options.weights else lib.collect_warnings() as errors:
             self._pointer: int | None = api.llama_model_load_from_file(os.fsencode(options.path), params)
         if not self._pointer:
             reason = "; ".join(errors) or "llama.cpp gave no reason"
@@ -59,7 +64,11 @@ class Model:
         """How many tokens the model was trained to attend to."""
         self.parameters: int = api.llama_model_n_params(self.pointer)
         self.bytes: int = api.llama_model_size(self.pointer)
+        """How many bytes its weights are, loaded or not."""
+        self.layers: int = api.llama_model_n_layer(self.pointer)
         self.recurrent: bool = api.llama_model_is_recurrent(self.pointer)
+        self.sliding_window: int = api.llama_model_n_swa(self.pointer)
+        """How many tokens back layers with a sliding window look, 0 if there are none."""
         self.hybrid: bool = api.llama_model_is_hybrid(self.pointer)
 
     @property
@@ -75,6 +84,16 @@ class Model:
         return not (self.recurrent or self.hybrid)
 
     @property
+    def key_head(self) -> int:
+        """How many numbers a head of a key has; 0 without attention."""
+        return self._head("key_length")
+
+    @property
+    def value_head(self) -> int:
+        """How many numbers a head of a value has; 0 without attention."""
+        return self._head("value_length")
+
+    @property
     def chat_template(self) -> str | None:
         """The model's own chat template (Jinja), if it has one."""
         text = self._api.llama_model_chat_template(self.pointer, None)
@@ -85,6 +104,13 @@ class Model:
         buffer = ctypes.create_string_buffer(4096)
         length = self._api.llama_model_meta_val_str(self.pointer, key.encode(), buffer, len(buffer))
         return buffer.value.decode(errors="replace") if length >= 0 else None
+
+    def _head(self, length: str) -> int:
+        stated = self.metadata(f"{self.metadata('general.architecture')}.attention.{length}")
+        if stated is not None:
+            return int(stated)
+        heads = self._api.llama_model_n_head(self.pointer)
+        return int(self._api.llama_model_n_embd(self.pointer) // heads) if heads else 0
 
     def close(self) -> None:
         """Free the model, after those that are tokenizing."""

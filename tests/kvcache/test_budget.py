@@ -6,10 +6,13 @@ from hypothesis import strategies as st
 
 from llamalane.errors import ConfigError
 from llamalane.kvcache import CELLS_MULTIPLE, Layout, divide
+from llamalane.kvcache.budget import Bytes, Share, count_sequences, least_budget, parse_amount
 
 PLACES = st.lists(st.integers(1, 8), min_size=1, max_size=5)
 LAYOUTS = st.sampled_from(list(Layout))
 SPARE = st.none() | st.integers(0, 12)
+WEIGHTED = st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 100) | st.integers(1, 100)), min_size=1, max_size=4)
+"""Lanes as their places and weights."""
 
 
 @given(
@@ -98,3 +101,74 @@ def test_places_that_could_not_hold_a_prompt_and_a_token_are_refused() -> None:
     assert divide(256, [128], 0)[0].cells == 256
     with pytest.raises(ConfigError, match="256 KV cells are too few for 129 places"):
         divide(256, [129], 0)
+
+
+@given(lanes=WEIGHTED, layout=LAYOUTS, spare=SPARE)
+def test_the_least_budget_is_enough_and_one_token_less_is_not(
+    lanes: list[tuple[int, float]], layout: Layout, spare: int | None
+) -> None:
+    places, weights = [list(column) for column in zip(*lanes, strict=True)]
+    counts = [int(count) for count in places]
+    least = least_budget(counts, layout=layout, spare=spare, weights=weights)
+    plans = divide(least, counts, 0, layout=layout, spare=spare, weights=weights)
+    assert [plan.sequences for plan in plans] == [count_sequences(count, layout, spare) for count in counts]
+    with pytest.raises(ConfigError):
+        divide(least - 1, counts, 0, layout=layout, spare=spare, weights=weights)
+
+
+@given(budget=st.integers(10_000, 1_000_000), lanes=WEIGHTED)
+def test_weights_decide_instead_of_places(budget: int, lanes: list[tuple[int, float]]) -> None:
+    places, weights = [count for count, _ in lanes], [weight for _, weight in lanes]
+    try:
+        plans = divide(budget, places, 0, weights=weights)
+    except ConfigError:
+        assert budget < least_budget(places, weights=weights)
+        return
+    assert sum(plan.cells for plan in plans) <= budget
+    for plan, weight in zip(plans, weights, strict=True):
+        assert abs(plan.cells - budget * weight / sum(weights)) < CELLS_MULTIPLE + 1
+
+
+def test_equal_weights_give_lanes_of_different_places_the_same() -> None:
+    assert [plan.cells for plan in divide(4096, [1, 7], 0, weights=[2, 2])] == [2048, 2048]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4GiB", Bytes(4 << 30)),
+        ("512MB", Bytes(512_000_000)),
+        ("4096 MiB", Bytes(4 << 30)),
+        (" 1.5 kib ", Bytes(1536)),
+        ("0.1KB", Bytes(100)),
+        ("7b", Bytes(7)),
+        ("2 TB", Bytes(2 * 10**12)),
+        ("50%", Share(0.5)),
+        ("12.5 %", Share(0.125)),
+        ("100%", Share(1.0)),
+    ],
+)
+def test_amounts_are_bytes_or_shares(text: str, expected: Bytes | Share) -> None:
+    assert parse_amount(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("4 parsecs", "the unit 'parsecs' is none of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB and %"),
+        ("4G", "the unit 'G' is none of"),
+        ("0%", "a share is more than 0% and at most 100%; got 0%"),
+        ("100.5%", "got 100.5%"),
+        ("-1GiB", "'-1GiB' is neither tokens, such as 16384, nor bytes, such as 4GiB, nor a share, as 50%"),
+        ("half", "'half' is neither"),
+        ("GiB", "'GiB' is neither"),
+        ("1e3MB", "'1e3MB' is neither"),
+        ("\u0663MB", "is neither"),
+        ("50%%", "is neither"),
+        ("", "is neither"),
+    ],
+)
+def test_other_amounts_are_refused_with_what_is_allowed(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse_amount(text)
+    assert complaint in str(refusal.value)
