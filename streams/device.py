@@ -37,9 +37,9 @@ def choose_device(choice: DeviceChoice, *, offload: bool, probe: CudaProbe) -> D
         return Device.CPU
     if choice is DeviceChoice.CUDA:
         if not probe.usable:
-            raise DeviceUnavailableError("cuda", probe.reason)
+            raise DeviceUnavailableError("cuda", f"{probe.reason}; {probe.state.remedy}")
         if not offload:
-            raise DeviceUnavailableError("cuda", "llama-cpp-python was built without CUDA: install a CUDA build of it")
+            raise DeviceUnavailableError("cuda", "llama.cpp finds no GPU, though the driver shows one")
         return Device.GPU
     if offload:
         logger.info("device auto: GPU, since this build of llama.cpp can offload to one")

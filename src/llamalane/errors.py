@@ -21,6 +21,7 @@
     ├── RequestCancelledError       its own client cancelled it
     ├── SupersededError             a newer request with the same key replaced it
     ├── DeviceUnavailableError      the wanted device cannot be used, and why
+    ├── CudaError                   the CUDA driver refused a call
     ├── ModelLoadError              the model file cannot be loaded
     ├── ContextError                llama.cpp refused to create or to use a context
     │   ├── DecodeError             `llama_decode` returned an error code
@@ -28,7 +29,11 @@
     └── PoolError                   the stream pool was misused
         ├── PoolExhaustedError      no place is free
         ├── PoolClosedError         the pool is closed
-        └── LeaseReleasedError      the lease was released before
+        ├── PoolForkedError         the pool belongs to the process that this one was forked from
+        ├── LeaseReleasedError      the lease, or the stream, was released before
+        ├── UnknownStreamError      no streams of that name
+        ├── StreamLimitError        a stream was to be what the device cannot give
+        └── StreamInUseError        a llama context still holds the stream
 
 An error carries what a caller needs as attributes; nobody has to parse its message.
 """
@@ -215,6 +220,15 @@ class DeviceUnavailableError(LlamalaneError):
         self.reason = reason
 
 
+class CudaError(LlamalaneError):
+    """The CUDA driver refused `call`; `reason` is what it said."""
+
+    def __init__(self, call: str, reason: str) -> None:
+        super().__init__(f"CUDA refused {call}: {reason}")
+        self.call = call
+        self.reason = reason
+
+
 class ModelLoadError(LlamalaneError):
     """The model file is missing, is not a GGUF file, is cut short, or is of a kind that cannot generate."""
 
@@ -251,5 +265,43 @@ class PoolClosedError(PoolError):
     """The pool is closed."""
 
 
+class PoolForkedError(PoolError):
+    """The pool belongs to the process that this one was forked from: CUDA cannot be used across a fork."""
+
+    def __init__(self, owner: int) -> None:
+        super().__init__(
+            f"these CUDA streams belong to process {owner}, from which this one was forked: make the pool after "
+            "forking, or start processes with the method spawn"
+        )
+        self.owner = owner
+
+
 class LeaseReleasedError(PoolError):
-    """The lease was released before: a lease is released exactly once."""
+    """The lease, or the stream, was released before: that happens exactly once."""
+
+
+class UnknownStreamError(PoolError):
+    """The pool has no streams of that name; `known` lists the names that it has."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        super().__init__(f"the pool has no streams called {name!r}; it has {', '.join(self.known)}")
+
+
+class StreamLimitError(PoolError):
+    """A stream was to be what the device cannot give: `what` was `value`, and goes from `lowest` to `highest`."""
+
+    def __init__(self, stream: str, what: str, value: int, lowest: int, highest: int, *, note: str = "") -> None:
+        super().__init__(
+            f"streams {stream!r}: {what} must be from {lowest} to {highest}{f', {note}' if note else ''}; got {value}"
+        )
+        self.stream = stream
+        self.what = what
+        self.value = value
+        self.lowest = lowest
+        self.highest = highest
+
+
+class StreamInUseError(PoolError):
+    """A llama context still holds the stream: free the context first."""

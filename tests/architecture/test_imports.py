@@ -26,7 +26,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 """The rooms that a room may import, besides itself and the leaves."""
 
 HOMES: Mapping[str, tuple[str, ...]] = {
-    "cuda": ("streams/cuda.py",),
+    "cuda": ("streams/cuda/",),
     "llama_cpp": ("streams/llama/",),
     "fastapi": ("api/", "cli", "bench/"),
     "starlette": ("api/", "cli", "bench/"),
@@ -102,7 +102,7 @@ def test_a_broken_rule_is_found(path: str, source: str, complaint: str) -> None:
     [
         ("scheduler/loop.py", "from llamalane.streams import Lane\nfrom llamalane.kvcache import Region"),
         ("kvcache/region.py", "import heapq\nfrom llamalane.errors import PoolError"),
-        ("streams/cuda.py", "from cuda.bindings import driver"),
+        ("streams/cuda/driver.py", "from cuda.bindings import driver"),
         ("streams/llama/library.py", "import llama_cpp"),
         ("api/app.py", "from fastapi import FastAPI\nfrom llamalane.scheduler import Engine"),
         ("api/app.py", "from llamalane import __version__"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import platform
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("scheduler", "streams", "streams/llama", "kvcache", "api", "bench", "cli")
+ROOMS = ("scheduler", "streams", "streams/cuda", "streams/llama", "kvcache", "api", "bench", "cli")
+SHIM = "llamalane/streams/cuda/_lend.abi3.so"
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,15 @@ def test_wheel_holds_the_room(built: Distributions, room: str) -> None:
 
 
 def test_wheel_holds_exactly_the_files_of_the_package(built: Distributions) -> None:
-    files = {name for name in built.wheel if name.startswith("llamalane/")}
+    files = {name for name in built.wheel if name.startswith("llamalane/")} - {SHIM}
     assert files == {place for name in built.project if (place := installed_name(name))}
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
+def test_wheel_holds_the_shim_that_lends_streams(built: Distributions) -> None:
+    assert SHIM in built.wheel
+    assert built.wheel_path.name.endswith("linux_x86_64.whl") or platform.machine() != "x86_64"
+    assert "-cp311-abi3-" in built.wheel_path.name, "it holds nothing of one Python"
 
 
 def test_wheel_has_one_package_at_its_top(built: Distributions) -> None:

@@ -9,7 +9,7 @@ from llamalane.streams import Device, DeviceChoice, choose_device
 from llamalane.streams.cuda import CudaProbe, CudaState
 
 USABLE = CudaProbe(CudaState.USABLE, devices=1)
-UNUSABLE = [state for state in CudaState if state is not CudaState.USABLE]
+UNUSABLE = [state for state in CudaState if not CudaProbe(state).usable]
 
 
 @pytest.mark.parametrize("offload", [True, False])
@@ -24,18 +24,18 @@ def test_cuda_without_a_usable_gpu_says_why(state: CudaState, offload: bool) -> 
     with pytest.raises(DeviceUnavailableError) as caught:
         choose_device(DeviceChoice.CUDA, offload=offload, probe=CudaProbe(state, "so said the driver"))
     assert caught.value.device == "cuda"
-    assert caught.value.reason == f"{state.value}: so said the driver"
+    assert caught.value.reason == f"{state.value}: so said the driver; {state.remedy}"
     assert state.value in str(caught.value)
 
 
 def test_cuda_with_a_llama_cpp_that_cannot_use_it_says_so() -> None:
-    with pytest.raises(DeviceUnavailableError, match="built without CUDA") as caught:
+    with pytest.raises(DeviceUnavailableError, match="finds no GPU"):
         choose_device(DeviceChoice.CUDA, offload=False, probe=USABLE)
-    assert "install a CUDA build" in caught.value.reason
 
 
-def test_cuda_with_everything_in_place_is_the_gpu() -> None:
-    assert choose_device(DeviceChoice.CUDA, offload=True, probe=USABLE) is Device.GPU
+@pytest.mark.parametrize("state", [CudaState.USABLE, CudaState.NO_SHIM, CudaState.SHIM_TOO_LATE])
+def test_cuda_is_the_gpu_also_when_no_streams_can_be_lent(state: CudaState) -> None:
+    assert choose_device(DeviceChoice.CUDA, offload=True, probe=CudaProbe(state, devices=1)) is Device.GPU
 
 
 @pytest.mark.parametrize("state", list(CudaState))

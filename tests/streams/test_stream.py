@@ -18,3 +18,5 @@ def test_a_stream_is_named_as_what_it_is() -> None:
     assert not gpu.priority_enforced
     assert "'a'" in repr(cpu)
     assert "'a'" in repr(gpu)
+    with cpu.lend(), gpu.lend():
+        pass  # there is nothing to lend

@@ -170,6 +170,52 @@ def batch(
     raise typer.Exit(run_batch(loaded, source, target, priority=priority, console=console))
 
 
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A model (GGUF), or a configuration in YAML.")],
+    places: options.Places = None,
+    kv_cells: options.KVCells = None,
+    device: options.Device = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with sizes in bytes.")] = False,
+    log_level: options.LogLevel = "error",
+) -> None:
+    """Tell how much memory serving FILE takes, and how many sequences fit, without loading the weights.
+
+    Ends with code 1 when there is not enough memory.
+    """
+    options.set_up_output(log_level)
+    from llamalane.cli.plan import is_configuration, print_plan
+    from llamalane.scheduler import EngineConfig
+
+    given = {"--places": places, "--kv-cells": kv_cells, "--device": device}
+    if is_configuration(file):
+        config = options.load_config(EngineConfig, file, given)
+    else:
+        config = options.load_config(EngineConfig, None, {"MODEL": file, **given})
+    raise typer.Exit(print_plan(config, as_json=as_json))
+
+
+@app.command()
+def doctor(
+    model: options.Model = None,
+    config: options.ConfigFile = None,
+    device: options.Device = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with sizes in bytes.")] = False,
+    log_level: options.LogLevel = "error",
+) -> None:
+    """Tell what this machine and this installation are, and why a GPU cannot be used.
+
+    Ends with code 1 when something is broken that the model or the configuration needs.
+    """
+    options.set_up_output(log_level)
+    from llamalane.cli.doctor import doctor as run
+    from llamalane.scheduler import EngineConfig
+
+    given = {"MODEL": model, "--device": device}
+    loaded = options.load_config(EngineConfig, config, given) if model or config else None
+    raise typer.Exit(run(loaded, as_json=as_json))
+
+
 @app.command(context_settings=_PASS_ON, add_help_option=False)
 def bench(context: typer.Context) -> None:
     """Measure this engine and its peers."""

@@ -1,14 +1,19 @@
+"""Detection: what is wrong is told apart, with a remedy each."""
+
 from __future__ import annotations
 
 import enum
-import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from llamalane.streams.cuda import MINIMUM_DRIVER, CudaProbe, CudaState, probe
+from tests.streams.cuda import probe_scenarios as scenarios
+from tests.streams.cuda.machine import run_scenario
 
 
 class Result(enum.Enum):
@@ -58,10 +63,9 @@ def probe_with(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> CudaProbe:
     return probe()
 
 
-def test_a_device_and_a_new_driver_are_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = probe_with(monkeypatch, Driver())
-    assert found == CudaProbe(CudaState.USABLE, devices=2)
-    assert found.usable
+@pytest.mark.parametrize("state", list(CudaState))
+def test_every_state_but_one_has_a_remedy(state: CudaState) -> None:
+    assert bool(state.remedy) == (state is not CudaState.USABLE)
 
 
 def test_missing_bindings_are_told_with_the_way_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +73,7 @@ def test_missing_bindings_are_told_with_the_way_to_get_them(monkeypatch: pytest.
         monkeypatch.setitem(sys.modules, name, None)
     found = probe()
     assert found.state is CudaState.NO_BINDINGS
-    assert "pip install cuda-python" in found.reason
+    assert "pip install cuda-python" in found.state.remedy
 
 
 @pytest.mark.parametrize(
@@ -79,6 +83,7 @@ def test_missing_bindings_are_told_with_the_way_to_get_them(monkeypatch: pytest.
         (Driver(init=RuntimeError("no cuGetProcAddress_v2")), CudaState.OLD_DRIVER, "cuGetProcAddress"),
         (Driver(init=Result.CUDA_ERROR_NO_DEVICE), CudaState.NO_DEVICE, "no GPU"),
         (Driver(init=Result.CUDA_ERROR_UNKNOWN), CudaState.BROKEN, "CUDA_ERROR_UNKNOWN"),
+        (Driver(init=OSError("a broken installation")), CudaState.BROKEN, "OSError: a broken installation"),
         (Driver(version=(Result.CUDA_ERROR_UNKNOWN, 0)), CudaState.BROKEN, "CUDA_ERROR_UNKNOWN"),
         (Driver(version=(Result.CUDA_SUCCESS, 12040)), CudaState.OLD_DRIVER, "it supports CUDA 12.4"),
         (Driver(count=(Result.CUDA_SUCCESS, 0)), CudaState.NO_DEVICE, "no GPU"),
@@ -96,9 +101,38 @@ def test_what_is_wrong_is_told_apart(
 
 def test_this_machine_is_looked_at_without_raising() -> None:
     # In a process of its own: a loaded driver cannot be unloaded.
-    code = "from llamalane.streams.cuda import probe; found = probe(); print(found.state.name, found.devices)"
+    code = "from llamalane.streams.cuda import probe; found = probe(); print(found.state.name, found.usable)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    state, devices = run.stdout.split()
-    if importlib.util.find_spec("cuda") is None:
-        assert state == "NO_BINDINGS"
-    assert (int(devices) > 0) == (state == "USABLE")
+    state, usable = run.stdout.split()
+    assert usable == str(CudaState[state] in (CudaState.USABLE, CudaState.NO_SHIM, CudaState.SHIM_TOO_LATE))
+
+
+@pytest.mark.parametrize(
+    ("environment", "state"),
+    [
+        ({}, CudaState.USABLE),
+        ({"FAKE_DEVICES": 0}, CudaState.NO_DEVICE),
+        ({"FAKE_DRIVER": 12040}, CudaState.OLD_DRIVER),
+        ({"FAKE_INIT": 803}, CudaState.BROKEN),
+        ({"LLAMA_CPP_LIB_PATH": "/nowhere"}, CudaState.LLAMA_WITHOUT_CUDA),
+    ],
+    ids=lambda value: value.name if isinstance(value, CudaState) else "",
+)
+def test_fake_driver(libraries: Path, environment: Mapping[str, object], state: CudaState) -> None:
+    said = run_scenario(libraries, scenarios.look, **{"LLAMA_CPP_LIB_PATH": libraries, **environment})
+    assert said == f"{state.name}\n"
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        scenarios.without_a_driver,
+        scenarios.with_something_else_of_its_name,
+        scenarios.with_a_shim_that_comes_too_late,
+        scenarios.without_a_shim,
+        scenarios.with_a_llama_cpp_that_is_loaded_already,
+    ],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_fake_driver_where_it_is_found_out(libraries: Path, scenario: Callable[[], None]) -> None:
+    run_scenario(libraries, scenario, LLAMA_CPP_LIB_PATH=libraries)
