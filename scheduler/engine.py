@@ -14,6 +14,7 @@ import anyio.to_thread
 from llamalane.clock import Clock, MonotonicClock
 from llamalane.errors import EngineClosedError, InvalidRequestError, QueueFullError, TenantLimitError, UnknownModelError
 from llamalane.ids import Level, RequestId
+from llamalane.scheduler.archive import Archive
 from llamalane.scheduler.assembly import Machinery, OpenContext, assemble
 from llamalane.scheduler.config import EngineConfig
 from llamalane.scheduler.events import Observer
@@ -234,28 +235,41 @@ class Engine:
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         machinery = await anyio.to_thread.run_sync(assemble, self.config, self._open_context)
         stack.push_async_callback(self._close, machinery)
-        scheduler = self._make_scheduler(machinery)
+        archive = None if machinery.disk is None else Archive(machinery.disk)
+        scheduler = self._make_scheduler(machinery, archive)
         limit, aging = machinery.pool.limit, scheduler.rules.aging
-        intake = Intake(machinery.model, limit, self.levels, aging, self._clock)
+        intake = Intake(machinery.model, limit, self.levels, aging, self._clock, shift=machinery.shift)
         self._running = _Parts(machinery, scheduler, intake)
-        await stack.enter_async_context(self._scheduling(scheduler))
+        await stack.enter_async_context(self._scheduling(scheduler, archive))
         machinery.pool.start(scheduler.receive_from_lane)
 
-    def _make_scheduler(self, machinery: Machinery) -> Scheduler:
-        return Scheduler(machinery.pool, rules_of(self.config), clock=self._clock, observer=self._observer)
+    def _make_scheduler(self, machinery: Machinery, archive: Archive | None) -> Scheduler:
+        rules = rules_of(self.config, can_swap=machinery.can_swap, archive=archive)
+        return Scheduler(machinery.pool, rules, clock=self._clock, observer=self._observer)
 
     @contextlib.asynccontextmanager
-    async def _scheduling(self, scheduler: Scheduler) -> AsyncIterator[None]:
+    async def _scheduling(self, scheduler: Scheduler, archive: Archive | None) -> AsyncIterator[None]:
         """Run the scheduler loop for as long as the block lasts, and drain at its end."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(scheduler.run)
+            if archive is not None:
+                tasks.start_soon(archive.run)
             try:
                 yield
                 await self.drain()
+                if archive is not None:
+                    await self._keep_prompts(scheduler, archive)
             finally:
                 self._state = EngineState.CLOSED
                 scheduler.end_all(EngineClosedError("the engine is closed"))
                 tasks.cancel_scope.cancel()
+
+    async def _keep_prompts(self, scheduler: Scheduler, archive: Archive) -> None:
+        """Bring to the disk what the lanes keep, for at most as long as draining may take."""
+        with anyio.move_on_after(self.config.scheduler.drain_timeout):
+            scheduler.stow_all()
+            await _idle(scheduler)
+            await archive.finish()
 
     async def _close(self, machinery: Machinery) -> None:
         """Free everything; the scheduler loop has ended, the lanes have not."""

@@ -6,7 +6,6 @@ import math
 
 from llamalane.scheduler.growth import GrowingRow, GrowthPredictor
 from llamalane.scheduler.ledger import LaneLedger
-from llamalane.scheduler.prefixes import shared_prefix
 from llamalane.scheduler.request import Request
 from llamalane.scheduler.roster import Roster
 
@@ -33,13 +32,12 @@ class Foresight:
     def tokens_wanted(self, request: Request) -> int:
         """Return what a request's tenant is charged until it is known better: without `max_tokens`, a likely output."""
         if request.sampling.max_tokens is not None:
-            return request.cells
+            return len(request.tokens) + request.max_tokens
         row = GrowingRow(request.level, len(request.tokens), 0, request.max_tokens)
         return len(request.tokens) + self._growth.predict(row)
 
     def _fewest_seconds(self, request: Request, ledger: LaneLedger) -> float:
         """Return how long a request would have to run on a lane at least, alone and at the lane's usual speed."""
-        share = shared_prefix(request, ledger.lane, [*ledger.running.values(), *self._roster.paused_on(ledger)])
-        held = ledger.lane.region.cached(request.tokens, request.tenant) if share is None else share.length
+        held = ledger.lane.region.cached(request.tokens, request.tenant)
         steps = request.max_tokens if request.sampling.ignore_eos and not request.sampling.stop else 1
         return ledger.model.step_seconds(0, len(request.tokens) - held) + (steps - 1) * ledger.model.decode_seconds(1)

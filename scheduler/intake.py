@@ -17,7 +17,7 @@ from llamalane.scheduler.gang import Gang
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.priority import Aging, PriorityLevels
 from llamalane.scheduler.request import Request
-from llamalane.streams import SamplingParameters
+from llamalane.streams import ContextShift, SamplingParameters
 from llamalane.streams.llama import ChatTemplate, Detokenizer, Model
 from llamalane.streams.llama.vocabulary import encode
 
@@ -50,15 +50,28 @@ class SubmitOptions(TypedDict, total=False):
 
 
 class Intake:
-    """Checks and prepares requests for `model`, whose sequences hold `limit` tokens."""
+    """Checks and prepares requests for `model`, whose sequences hold `limit` tokens.
 
-    def __init__(self, model: Model, limit: int, levels: PriorityLevels, aging: Aging, clock: Clock) -> None:
+    `shift` lets requests get more than fit; those that do not say how many they want get what fits.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        limit: int,
+        levels: PriorityLevels,
+        aging: Aging,
+        clock: Clock,
+        *,
+        shift: ContextShift | None = None,
+    ) -> None:
         self._model = model
         self._vocabulary = model.vocabulary
         self._limit = limit
         self._levels = levels
         self._aging = aging
         self._clock = clock
+        self._shift = shift
         self._template: ChatTemplate | None = None
         self._orders = 0
 
@@ -115,12 +128,14 @@ class Intake:
             raise InvalidRequestError(f"choice must be from 0 to {MAX_CHOICE}; got {choice!r}", param="choice")
         now = self._clock.now()
         room = self._limit - len(tokens)
+        wanted = room if sampling.max_tokens is None else sampling.max_tokens
+        shift = self._shift if wanted > room else None
         self._orders += 1
         return Request(
             id=options.get("request_id") or RequestId(f"req-{secrets.token_hex(12)}"),
             tokens=tokens,
             sampling=sampling,
-            max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
+            max_tokens=wanted if shift is not None else min(wanted, room),
             level=level,
             tenant=options.get("tenant", ""),
             choice=choice,
@@ -130,6 +145,7 @@ class Intake:
             output=OutputText(Detokenizer(self._vocabulary.pieces), sampling.stop),
             deadline=None if deadline is None else now + deadline,
             deadline_after=deadline or 0.0,
+            shift=shift,
             supersede=options.get("supersede"),
         )
 
@@ -157,7 +173,7 @@ class Intake:
             raise InvalidRequestError(f"prompt tokens must be integers from 0 to {size - 1}", param="prompt")
 
     def _check_sampling(self, sampling: SamplingParameters) -> None:
-        if sampling.max_tokens is not None and sampling.max_tokens > self._limit:
+        if self._shift is None and sampling.max_tokens is not None and sampling.max_tokens > self._limit:
             raise InvalidRequestError(
                 f"max_tokens must be at most {self._limit}, which is all that a sequence holds; "
                 f"got {sampling.max_tokens}",

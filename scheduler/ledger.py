@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from llamalane.ids import LEAST_URGENT, Level, PlanVersion, RequestId, StepNumber
 from llamalane.scheduler.pacing import StepTimeModel
 from llamalane.scheduler.request import Request, RequestState
-from llamalane.streams import Change, Edit, Join, LaneFailed, PoolLane, StepPlan, StepReport, StepShare
+from llamalane.streams import Change, Copied, Edit, Join, LaneFailed, PoolLane, StepPlan, StepReport, StepShare
 
 NOTABLE_CHANGE = 0.25
 """A new prefill budget is worth a plan of its own when it differs by this share of the old one."""
@@ -19,6 +20,9 @@ LONG = 4
 """A prompt that takes more than so many steps of the target's length is long,"""
 STRETCH = 1.8
 """and makes the steps only so many times as long as they are without it: it would stretch too many."""
+
+COPY_WEIGHT = 0.2
+"""How much the newest copy counts in a running mean."""
 
 HOPELESS = 1.25
 """Rows that miss their target even when alone get steps so many times as long as those alone would be."""
@@ -54,6 +58,7 @@ class LaneLedger:
         self._awaited = False
         """Whether the lane waits a moment for a plan, as a row has ended."""
         self._step_began = 0.0
+        self._copy_seconds: float | None = None
         self._interrupted: dict[RequestId, Request] = {}
         """Requests whose step was abandoned, and that have not got a token since."""
 
@@ -80,6 +85,14 @@ class LaneLedger:
             self.decode_seconds += report.times.decode
             self.sample_seconds += report.times.sample
             self.idle_seconds += report.times.idle
+
+    def observe_copy(self, copied: Copied) -> None:
+        """Take note of how long it took to give a request a prefix that another sequence holds."""
+        token_seconds = self.model.token_seconds
+        if copied.length and token_seconds:
+            mean = self._copy_seconds
+            self._copy_seconds = copied.seconds if mean is None else mean + COPY_WEIGHT * (copied.seconds - mean)
+            self.lane.region.note_copy_cost(math.ceil(self._copy_seconds / token_seconds))
 
     def fail(self, failure: LaneFailed) -> None:
         """Take note that the lane lost its context, and with it all that ran there."""

@@ -29,7 +29,7 @@ from llamalane.scheduler.roster import Roster
 from llamalane.scheduler.rules import Rules
 from llamalane.scheduler.supersede import LatestRequests
 from llamalane.scheduler.waits import WaitPredictor
-from llamalane.streams import LaneFailed, Parked, Parking, PoolLane, RowOutput, StepReport, StreamPool
+from llamalane.streams import Copied, LaneFailed, Parked, Parking, PoolLane, RowOutput, StepReport, StreamPool
 
 MAX_RESTARTS = 3
 """A request under which its lane failed so often is given up: it may be the cause."""
@@ -43,9 +43,13 @@ class Lifecycle:
         self.counters = Counters()
         self.waits = WaitPredictor()
         self.queue = WaitingQueue[Request](
-            rules.bounds, lambda: self.waits.retry_after(clock.now()), rules.weights, may_shed=_may_be_shed
+            rules.bounds,
+            lambda level, slots: self.waits.retry_after(level, clock.now(), slots),
+            rules.weights,
+            may_shed=_may_be_shed,
+            kept=lambda level: self.waits.returns.ask(level, clock.now()),
         )
-        self.roster = Roster(pool, rules.growth, rules.targets)
+        self.roster = Roster(pool, rules.growth, rules.targets, rules.stowage)
         self.deadlines = Deadlines()
         self._foresight = Foresight(self.roster, rules.growth)
         self._limits = TenantLimits(rules.limits, rules.default_limit)
@@ -56,8 +60,8 @@ class Lifecycle:
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits or holds anything."""
-        return not len(self.queue) and not any(self.roster)
+        """Whether no request waits or holds anything, and no lane saves anything."""
+        return not len(self.queue) and not any(self.roster) and self.roster.stowage.idle
 
     def __iter__(self) -> Iterator[Request]:
         yield from self.queue
@@ -85,7 +89,7 @@ class Lifecycle:
             raise
         for victim in shed:
             self.counters.rejected["shed"] += 1
-            self.end(victim, RequestShedError(self.waits.retry_after(now)))
+            self.end(victim, RequestShedError(self.waits.retry_after(victim.level, now)))
         for request, latest_start in zip(requests, latest_starts, strict=True):
             if request.gang is not None:
                 request.gang.join(request)
@@ -188,10 +192,15 @@ class Lifecycle:
             request = ledger.get(request_id)
             if request is not None:
                 self._release(request)
-        for request_id in report.unshared:
-            request = ledger.get(request_id)
+        for copied in report.copied:
+            ledger.observe_copy(copied)
+            request = ledger.get(copied.request)
             if request is not None:
-                self._on_unshared(request)
+                self._on_copied(request, copied)
+        for stowed in report.stowed:
+            self.roster.stowage.note_stowed(stowed)
+        for restored in report.restored:
+            self.roster.stowage.note_restored(ledger, restored)
         for parked in report.parked:
             request = ledger.parking.get(parked.request)
             if request is not None and request.state is RequestState.PARKING:
@@ -222,12 +231,14 @@ class Lifecycle:
         self.queue.requeue(request)
         self.tell(EventKind.PARKED, request)
 
-    def _on_unshared(self, request: Request) -> None:
-        """Take back what was counted as cached: the prefix to be shared was gone before it was there."""
-        if request.share is not None and not request.generated:
-            self.counters.cached_tokens -= request.cached
-            request.cached = 0
-        request.share = None
+    def _on_copied(self, request: Request, copied: Copied) -> None:
+        """Take back what was counted as cached and is not: it has gone before the request could have it."""
+        missing = request.reused - copied.length
+        first_time = not (request.generated or request.parks or request.restarts)
+        if missing > 0 and first_time:
+            self.counters.cached_tokens -= missing
+            request.cached -= missing
+        request.reused = copied.length
 
     def _on_output(self, request: Request, output: RowOutput) -> None:
         unfinished = request.state in UNFINISHED
@@ -239,13 +250,16 @@ class Lifecycle:
                 self._on_token(request, output)
         if output.ended:
             # A row that should have left went on past what the books know.
-            self._release(request, exact=unfinished and output.error is None, trimmed=False)
+            exact = unfinished and output.error is None and not request.shifting
+            self._release(request, exact=exact, trimmed=False)
 
     def _on_token(self, request: Request, output: RowOutput) -> None:
         now = self._clock.now()
         self.counters.completion_tokens += 1
         self.queue.fairness.charge(request.level, request.tenant, output_tokens=1)
         finish = request.accept(output.token, output.finish, now)
+        if request.since_join == 1 and request.state is RequestState.RUNNING and request.lease is not None:
+            request.lease.note_computed()
         if finish is None:
             return
         self.counters.finished += 1
@@ -295,7 +309,7 @@ class Lifecycle:
         if request.gang is not None:
             request.gang.leave(request)
         if request.permit is not None:
-            used = request.length if request.admitted_at is not None else 0
+            used = len(request.tokens) + len(request.generated) if request.admitted_at is not None else 0
             request.permit.release(max(0, request.permit.tokens - used), self._clock.now())
 
     def _forget_saved(self, request: Request) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llamalane.kvcache import HostStore
 from llamalane.streams import Parked, Parking
 
 _WEIGHT = 0.2
@@ -16,33 +17,38 @@ class ParkingCosts:
     """Chooses among pausing, swapping and recomputing.
 
     A paused request costs nothing but the cells that it goes on holding. Swapping copies them out and in again, and
-    needs host memory: `swap_bytes` in all. Recomputing takes what the prompt and the output so far take to compute.
-    `fixed` is the only way to be used where it can be; None leaves the choice to the costs.
+    needs host memory: `swap_bytes` in all, which `store` shares out. Recomputing takes what the prompt and the output
+    so far take to compute. `fixed` is the only way to be used where it can be; None leaves the choice to the costs.
+    `can_swap` tells whether the lanes can save cells and put them back.
     """
 
-    def __init__(self, swap_bytes: int, fixed: Parking | None = None) -> None:
-        self._swap_bytes = swap_bytes
+    def __init__(self, swap_bytes: int, fixed: Parking | None = None, *, can_swap: bool = True) -> None:
+        self.store = HostStore(swap_bytes if can_swap else 0)
+        self._swap_bytes = swap_bytes if can_swap else 0
         self._fixed = fixed
         self._save_seconds = _SWAP_GUESS
         self._cell_bytes = 0.0
-        self.used_bytes = 0
-        """Host memory that saved cells take."""
 
     def observe(self, parked: Parked) -> bool:
         """Learn from a swap, and count its bytes; returns whether they fit. Those that do not must be given up."""
         if parked.saved is None:
             return True
         size = len(parked.saved.data)
-        self._cell_bytes = size / parked.computed
-        self._save_seconds += _WEIGHT * (parked.seconds / parked.computed - self._save_seconds)
-        if self.used_bytes + size > self._swap_bytes:
-            return False
-        self.used_bytes += size
-        return True
+        self.observe_saving(size, parked.computed, parked.seconds)
+        return self.store.reserve(size)
+
+    def observe_saving(self, size: int, cells: int, seconds: float) -> None:
+        """Learn from the saving of so many cells, which took `size` bytes."""
+        self._cell_bytes = size / cells
+        self._save_seconds += _WEIGHT * (seconds / cells - self._save_seconds)
 
     def forget(self, size: int) -> None:
-        """Take note that `size` bytes of saved cells are gone."""
-        self.used_bytes -= size
+        """Take note that `size` bytes of a parked request's saved cells are gone."""
+        self.store.release(size)
+
+    def size(self, cells: int) -> int:
+        """Return how many bytes saved cells are likely to take, 0 until that is known."""
+        return round(cells * self._cell_bytes)
 
     def choose(self, cells: int, token_seconds: float | None, *, can_pause: bool) -> Parking:
         """Return how to park a request that fills `cells` cells, where a prompt token takes `token_seconds`.
@@ -51,11 +57,12 @@ class ParkingCosts:
         """
         if can_pause and self._fixed in (None, Parking.PAUSE):
             return Parking.PAUSE
-        if not self._can_swap(cells) or self._fixed is Parking.RECOMPUTE:
+        if not self._fits(cells) or self._fixed is Parking.RECOMPUTE:
             return Parking.RECOMPUTE
         if self._fixed is Parking.SWAP:
             return Parking.SWAP
-        return Parking.SWAP if self._swap_loss(cells) < _compute_loss(cells, token_seconds) else Parking.RECOMPUTE
+        swapping = self.swap_seconds(cells) < self.compute_seconds(cells, token_seconds)
+        return Parking.SWAP if swapping else Parking.RECOMPUTE
 
     def loss(self, cells: int, token_seconds: float | None, *, can_pause: bool) -> float:
         """Return the seconds that parking a request would cost, the cheapest way."""
@@ -63,16 +70,18 @@ class ParkingCosts:
             case Parking.PAUSE:
                 return 0.0
             case Parking.SWAP:
-                return self._swap_loss(cells)
+                return self.swap_seconds(cells)
             case Parking.RECOMPUTE:
-                return _compute_loss(cells, token_seconds)
+                return self.compute_seconds(cells, token_seconds)
 
-    def _can_swap(self, cells: int) -> bool:
-        return self.used_bytes + cells * self._cell_bytes <= self._swap_bytes and self._swap_bytes > 0
+    def swap_seconds(self, cells: int) -> float:
+        """Return how long saving so many cells and putting them back is likely to take."""
+        return 2 * cells * self._save_seconds
 
-    def _swap_loss(self, cells: int) -> float:
-        return 2 * cells * self._save_seconds  # out and in again
+    @staticmethod
+    def compute_seconds(tokens: int, token_seconds: float | None) -> float:
+        """Return how long computing so many tokens is likely to take."""
+        return tokens * (token_seconds or _COMPUTE_GUESS)
 
-
-def _compute_loss(cells: int, token_seconds: float | None) -> float:
-    return cells * (token_seconds or _COMPUTE_GUESS)
+    def _fits(self, cells: int) -> bool:
+        return self._swap_bytes > 0 and self.store.reserved_bytes + self.size(cells) <= self._swap_bytes

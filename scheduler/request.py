@@ -17,7 +17,16 @@ from llamalane.scheduler.gang import Gang
 from llamalane.scheduler.limits import TenantPermit
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.result import Result, Timings, Usage
-from llamalane.streams import FinishReason, Join, Lease, Parked, SamplingParameters, SavedCells, SharedPrefix
+from llamalane.streams import (
+    ContextShift,
+    FinishReason,
+    Join,
+    Lease,
+    Parked,
+    SamplingParameters,
+    SavedCells,
+    SharedPrefix,
+)
 
 BLOCK = 32
 """So many KV cells are reserved at a time for a request that grows."""
@@ -103,7 +112,7 @@ class Request:
     Attributes:
         tokens: the prompt.
         sampling: how tokens are chosen; its seed is set.
-        max_tokens: the most tokens that it may get, already cut to what fits a sequence.
+        max_tokens: the most tokens that it may get, already cut to what fits a sequence, unless it has a `shift`.
         tenant: only requests of the same tenant share cells.
         key: its place in the order of waiting; kept when it has to wait again.
         order: counts submissions: equal keys go first come, first served.
@@ -115,6 +124,8 @@ class Request:
         share: the prefix that it takes from another sequence, since it was put on its present lane.
         reused: tokens that its lane need not compute since it was put there last: kept, shared or saved.
         since_join: tokens generated since it was put on its present lane.
+        shift: how it goes on when its sequence is full; None where it ends there, or before.
+        dropped: tokens that its sequence has lost in this way.
         supersede: a key: a newer request of the same tenant with it ends this one.
         gang: the requests that start together with it.
         permit: what its tenant is charged for it.
@@ -149,6 +160,8 @@ class Request:
     restarts: int = 0
     saved: SavedCells | None = None
     share: SharedPrefix | None = None
+    shift: ContextShift | None = None
+    dropped: int = 0
     supersede: str | None = None
     gang: Gang[Request] | None = None
     permit: TenantPermit | None = None
@@ -171,12 +184,23 @@ class Request:
     @property
     def cells(self) -> int:
         """How many KV cells it can come to need."""
-        return len(self.tokens) + self.max_tokens
+        cells = len(self.tokens) + self.max_tokens
+        return cells if self.shift is None else min(cells, self.shift.limit)
 
     @property
     def length(self) -> int:
-        """How many tokens it has, prompt and output."""
-        return len(self.tokens) + len(self.generated)
+        """How many tokens its sequence has, prompt and output."""
+        return len(self.tokens) + len(self.generated) - self.dropped
+
+    @property
+    def shifting(self) -> bool:
+        """Whether its cells hold, or may by now, what was computed after tokens that were dropped.
+
+        Nobody else can go on from those, and they change under whoever does not ask the lane. Before it has got all
+        the cells that a sequence can hold, its lane does not come that far.
+        """
+        full = self.shift is not None and self.lease is not None and self.lease.cells >= self.shift.limit
+        return full or self.dropped > 0
 
     @property
     def next_cells(self) -> int:
@@ -191,8 +215,12 @@ class Request:
 
     @property
     def history(self) -> list[int]:
-        """The prompt and what was generated so far: what its lane computes before it chooses the next token."""
-        return [*self.tokens, *self.generated]
+        """The prompt and what was generated so far, without what was dropped.
+
+        This is what its lane computes before it chooses the next token.
+        """
+        history = [*self.tokens, *self.generated]
+        return history if self.shift is None else self.shift.shorten(history, self.dropped)
 
     def move(self, state: RequestState) -> None:
         """Go on to `state`; anything but a step that the life of a request has is a programming error."""
@@ -230,10 +258,12 @@ class Request:
         return self.length - self.reused
 
     def cells_filled(self) -> Sequence[int]:
-        """Return the tokens that its cells are known to hold.
+        """Return the tokens that its cells are known to hold, for others to go on from.
 
         The token chosen last was not computed. Of a prompt that was left half-way, only what was there before counts.
         """
+        if self.shifting:
+            return ()
         if not self.since_join:
             return self.history[: self.lease.cached if self.lease else 0]
         return self.history[:-1]
@@ -270,6 +300,8 @@ class Request:
             return FinishReason.STOP
         if finish is not None:
             self.delivery.put(self.output.finish())
+        elif self.shift is not None:  # its lane does the same before it computes the token
+            self.dropped += self.shift.dropped(self.length)
         return finish
 
     def result(self, finish: FinishReason, now: float) -> Result:

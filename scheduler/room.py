@@ -9,7 +9,7 @@ from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.parking import ParkingCosts
 from llamalane.scheduler.request import Request, RequestState
-from llamalane.scheduler.roster import Roster
+from llamalane.scheduler.roster import Roster, cells_needed
 from llamalane.streams import Parking, PoolLane
 
 
@@ -41,7 +41,7 @@ class RoomMaker:
             others = self._paused_others(ledger, request)
             need = _need(request, lane)
             within_reach = lane.free >= need.places and need.cells <= self._within_reach(ledger, others)
-            if within_reach and self._clear(ledger, need, request):
+            if within_reach and self._clear(ledger, request):
                 return lane
         return None
 
@@ -75,8 +75,8 @@ class RoomMaker:
         if need.places > open_places + len(victims):
             return False
         for parked, victim in enumerate(victims, start=1):
-            self._park(victim, can_pause=self._clear(ledger, need, request))
-            if parked + open_places >= need.places and self._clear(ledger, need, request):
+            self._park(victim, can_pause=self._clear(ledger, request))
+            if parked + open_places >= need.places and self._clear(ledger, request):
                 return True
         return False
 
@@ -99,10 +99,13 @@ class RoomMaker:
             for victim in self._policy.victims(best, filter(_can_be_parked, ledger.running.values()), self._loss):
                 self._park(victim, can_pause=True)
 
-    def _clear(self, ledger: LaneLedger, need: _Need, request: Request) -> bool:
-        """Return whether a lane has the sequences and cells that are needed, after reclaiming what others paused."""
+    def _clear(self, ledger: LaneLedger, request: Request) -> bool:
+        """Return whether a lane has the sequences and cells that a request needs, after reclaiming what others paused.
+
+        What it needs may become more by that, if it would have shared their cells.
+        """
         region = ledger.lane.region
-        while region.free < need.sequences or region.room < need.cells:
+        while region.free < (need := _need(request, ledger.lane)).sequences or region.room < need.cells:
             if not self._reclaim(ledger, but=request):
                 return False
         return True
@@ -133,7 +136,8 @@ class RoomMaker:
     @staticmethod
     def _within_reach(ledger: LaneLedger, victims: list[Request]) -> int:
         """Return how many cells a lane could give if all of `victims` lost theirs."""
-        return ledger.lane.region.room + sum(one.lease.cells for one in victims if one.lease is not None)
+        region = ledger.lane.region
+        return region.room + sum(region.own(one.lease.sequence) for one in victims if one.lease is not None)
 
     def _loss(self, request: Request) -> float:
         ledger = self._roster.ledger(request)
@@ -154,7 +158,7 @@ def _need(request: Request, lane: PoolLane) -> _Need:
     if request.lease is not None and request.lease.lane is lane:
         return _Need(1, 0, request.next_cells - request.lease.cells)
     company = request.company
-    return _Need(len(company), len(company), sum(one.next_cells for one in company))
+    return _Need(len(company), len(company), cells_needed(company, lane))
 
 
 def _can_be_parked(request: Request) -> bool:

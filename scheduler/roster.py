@@ -8,16 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from llamalane.ids import Level, RequestId, SequenceId
 from llamalane.scheduler.growth import GrowingRow, GrowthPredictor
 from llamalane.scheduler.ledger import LaneLedger
-from llamalane.scheduler.prefixes import shared_prefix
+from llamalane.scheduler.placement import best_lane
 from llamalane.scheduler.request import Request, RequestState
-from llamalane.streams import Grant, LaneFailed, Leave, Park, Parking, PoolLane, StreamPool, Trim
+from llamalane.scheduler.stowage import Stowage
+from llamalane.streams import Grant, LaneFailed, Leave, Park, Parking, PoolLane, SharedPrefix, StreamPool, Trim
 
 
 class Roster:
     """The requests that hold places or cells of `pool`, and what their lanes have yet to be told."""
 
-    def __init__(self, pool: StreamPool, growth: GrowthPredictor, targets: Mapping[Level, float]) -> None:
+    def __init__(
+        self, pool: StreamPool, growth: GrowthPredictor, targets: Mapping[Level, float], stowage: Stowage
+    ) -> None:
         self.pool = pool
+        self.stowage = stowage
         self.ledgers = {lane.name: LaneLedger(lane, targets) for lane in pool.lanes}
         self._growth = growth
         self._running: Counter[Level] = Counter()
@@ -56,17 +60,17 @@ class Roster:
         """
         if request.lease is not None:
             lane = request.lease.lane
-            room = lane.region.room + request.lease.cells
-            if lane.free and room >= request.next_cells and self._welcomes(lane, request, by_share):
+            more = request.next_cells - request.lease.cells
+            if lane.free and lane.region.room >= more and self._welcomes(lane, request, by_share):
                 return lane
         company = request.company
         lanes = [
             lane
             for lane in self.lanes_open_to(request, by_share=by_share)
-            if lane.free >= len(company) and lane.region.free >= len(company)
+            if min(lane.free, lane.region.free) >= len(company) and lane.region.room >= cells_needed(company, lane)
         ]
-        cells = sum(one.next_cells for one in company)
-        return self.pool.best_lane(request.history, cells=cells, scope=request.tenant, among=lanes)
+        ledger = best_lane(request, [self.ledgers[lane.name] for lane in lanes], self._growth)
+        return None if ledger is None else ledger.lane
 
     def lanes_open_to(self, request: Request, *, by_share: bool) -> list[PoolLane]:
         """Return the lanes that a request would not overload, whether or not they have room for it just now."""
@@ -82,25 +86,24 @@ class Roster:
         ):
             self._give_up_cells(request)
         if request.lease is None:
-            self._acquire(request, lane)
+            self._acquire(request, ledger)
         assert request.lease is not None
-        self._clear(ledger, request.lease.evicted)
+        self.stowage.carry_out(ledger, request.lease.changes)
         request.lane = lane.name
         request.move(RequestState.RUNNING)
         self._running[request.level] += 1
         ledger.running[request.id] = request
         ledger.edit(request.join())
 
-    def _acquire(self, request: Request, lane: PoolLane) -> None:
-        """Lease a place on `lane`; the request shares a prefix if that saves more than what the place keeps."""
-        if request.saved is not None:  # saved cells replace all that a sequence keeps
-            request.lease = self.pool.acquire_nowait(cells=request.next_cells, scope=request.tenant, lane=lane)
-            return
-        ledger = self.ledgers[lane.name]
-        share = shared_prefix(request, lane, [*ledger.running.values(), *self.paused_on(ledger)])
-        lease = self.pool.acquire_nowait(request.history, cells=request.next_cells, scope=request.tenant, lane=lane)
-        if share is not None and share.sequence not in (lease.sequence, *lease.evicted):
-            request.share, lease.cached = share, 0
+    def _acquire(self, request: Request, ledger: LaneLedger) -> None:
+        """Lease a place on a lane, after what is kept of the prompt elsewhere has been put back there."""
+        if request.saved is None:
+            self.stowage.bring_back(request, ledger)
+        tokens = _tokens_to_find(request)
+        lease = self.pool.acquire_nowait(tokens, cells=request.next_cells, scope=request.tenant, lane=ledger.lane)
+        if lease.share is not None:
+            sequence, length = lease.share.sequence, lease.share.length
+            request.share = SharedPrefix(sequence, length, _leader(sequence, ledger))
         request.lease = lease
 
     def grow(self, request: Request) -> bool:
@@ -109,7 +112,7 @@ class Roster:
         if not request.lease.grow_nowait(max(request.lease.cells, request.next_cells)):
             return False
         ledger = self.ledger(request)
-        self._clear(ledger, request.lease.evicted)
+        self.stowage.carry_out(ledger, request.lease.changes)
         ledger.edit(Grant(request.id, request.lease.cells))
         return True
 
@@ -126,7 +129,7 @@ class Roster:
         if how is Parking.PAUSE:
             request.lease.pause()
         else:
-            request.lease.release()
+            self.stowage.carry_out(ledger, request.lease.release())
             request.lease = None
         request.move(RequestState.PARKING)
 
@@ -180,6 +183,7 @@ class Roster:
                 request.lease.release()
                 request.lease = None
         ledger.fail(failure)
+        self.stowage.forget_lane(failure.lane)
         self.pool.suspend(ledger.lane)
         return lost
 
@@ -190,13 +194,25 @@ class Roster:
             return True
         if not (by_share or request.sheltered) and not ledger.admits(request.level):
             return False
-        others = [*ledger.running.values(), *(one for one in request.company if one is not request)]
-        return self._growth.fits(_row(request), map(_row, others), lane.region.cells)
+        others = [one for one in request.company if one is not request]
+        rows = [*map(_row, ledger.running.values()), *(_row(one, _beside(one, lane)) for one in others)]
+        shared = request.next_cells - cells_needed([request], lane)
+        return self._growth.fits(_row(request, shared), rows, lane.region.cells - self._shared_cells(ledger))
+
+    def _shared_cells(self, ledger: LaneLedger) -> int:
+        """Return how many of a lane's cells are in use by more than one request, each counted once."""
+        region = ledger.lane.region
+        own = sum(region.own(one.lease.sequence) for one in self._holders(ledger) if one.lease is not None)
+        return region.cells - region.room - own
+
+    def _holders(self, ledger: LaneLedger) -> list[Request]:
+        return [*ledger, *self.paused_on(ledger)]
 
     def _give_up_cells(self, request: Request) -> None:
         assert request.lease is not None
-        self._clear(self.ledger(request), [request.lease.sequence])
-        request.lease.release()
+        ledger = self.ledger(request)
+        ledger.edit(Trim(request.lease.sequence))
+        self.stowage.carry_out(ledger, request.lease.release())
         request.lease = None
 
     def _kept(self, request: Request) -> Sequence[int]:
@@ -206,15 +222,43 @@ class Roster:
 
     def _give_back(self, request: Request, kept: Sequence[int]) -> None:
         assert request.lease is not None
-        request.lease.release(kept)
+        self.stowage.carry_out(self.ledger(request), request.lease.release(kept))
         request.lease = None
         self._running[request.level] -= 1
 
-    @staticmethod
-    def _clear(ledger: LaneLedger, sequences: Sequence[SequenceId]) -> None:
-        for sequence in sequences:
-            ledger.edit(Trim(sequence))
+
+def cells_needed(company: Sequence[Request], lane: PoolLane) -> int:
+    """Return by how much a lane's room shrinks when these requests, which have one prompt, start there."""
+    first = company[0]
+    region = lane.region
+    need = region.need(_tokens_to_find(first), first.next_cells, first.tenant)
+    return need + sum(one.next_cells - _beside(one, lane) for one in company[1:])
 
 
-def _row(request: Request) -> GrowingRow:
-    return GrowingRow(request.level, request.length, len(request.generated), request.max_tokens)
+def _beside(request: Request, lane: PoolLane) -> int:
+    """Return how many cells a request shares with another one of the same prompt."""
+    return len(request.tokens) - 1 if lane.region.shares and not request.generated else 0
+
+
+def _tokens_to_find(request: Request) -> Sequence[int]:
+    """Return the tokens of which a lane may hold some; of a request whose cells were saved, none are wanted."""
+    return request.history if request.saved is None else ()
+
+
+def _leader(sequence: SequenceId, ledger: LaneLedger) -> RequestId | None:
+    """Return the request that has yet to compute what a sequence is thought to hold, None when it is there."""
+    for request in ledger:
+        if request.lease is not None and request.lease.sequence == sequence and not request.since_join:
+            return request.id
+    return None
+
+
+def _row(request: Request, shared: int | None = None) -> GrowingRow:
+    """Return what a request will need for itself; `shared` of its cells count elsewhere."""
+    if shared is None:
+        assert request.lease is not None
+        held = request.lease.lane.region.own(request.lease.sequence)
+    else:
+        held = request.next_cells - shared
+    most = len(request.generated) + request.cells - request.length
+    return GrowingRow(request.level, held, len(request.generated), most)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from llamalane.ids import Level
 from llamalane.scheduler.admission import AdmissionPolicy
+from llamalane.scheduler.archive import Archive
 from llamalane.scheduler.config import EngineConfig, TenantConfig
 from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.growth import GrowthPredictor
@@ -14,6 +15,7 @@ from llamalane.scheduler.limits import TenantLimit
 from llamalane.scheduler.parking import ParkingCosts
 from llamalane.scheduler.priority import LEVELS, Aging
 from llamalane.scheduler.queue import QueueBounds
+from llamalane.scheduler.stowage import Stowage
 from llamalane.streams import Parking
 
 
@@ -26,6 +28,7 @@ class Rules:
         admission: who gets the next free place.
         displacement: who gives way to whom.
         costs: how those who give way are parked.
+        stowage: what is kept of prompts when a lane gives them up.
         growth: what running requests will come to need.
         targets: for each level, how many seconds there should be at most between two tokens.
         abort_after: a step is abandoned for a more urgent request that would wait longer than so many seconds for its
@@ -39,6 +42,7 @@ class Rules:
     admission: AdmissionPolicy
     displacement: DisplacementPolicy
     costs: ParkingCosts
+    stowage: Stowage
     growth: GrowthPredictor
     targets: Mapping[Level, float]
     abort_after: float | None
@@ -48,14 +52,20 @@ class Rules:
     weights: Mapping[str, float]
 
 
-def rules_of(config: EngineConfig) -> Rules:
-    """Return the rules that a configuration tells; they learn while a scheduler uses them, so each needs its own."""
+def rules_of(config: EngineConfig, *, can_swap: bool = True, archive: Archive | None = None) -> Rules:
+    """Return the rules that a configuration tells; they learn while a scheduler uses them, so each needs its own.
+
+    `can_swap` tells whether the lanes can save cells and put them back; `archive` keeps some over a restart.
+    """
     settings = config.scheduler
+    park = None if settings.park == "auto" else Parking(settings.park)
+    costs = ParkingCosts(config.kv.swap, park, can_swap=can_swap)
     return Rules(
         aging=Aging(settings.ceiling, settings.aging_interval),
         admission=AdmissionPolicy(settings.guaranteed_share, settings.by_level(settings.reserve)),
         displacement=DisplacementPolicy(settings.max_parks),
-        costs=ParkingCosts(config.kv.swap, None if settings.park == "auto" else Parking(settings.park)),
+        costs=costs,
+        stowage=Stowage(costs, archive),
         growth=GrowthPredictor(),
         targets={level: settings.target_of(level) for level in LEVELS},
         abort_after=settings.abort_after,

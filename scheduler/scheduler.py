@@ -92,7 +92,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits or holds anything."""
+        """Whether no request waits or holds anything, and no lane saves anything."""
         return self._life.idle
 
     @property
@@ -121,6 +121,13 @@ class Scheduler:
     def end_all(self, error: LlamalaneError) -> None:
         """End every request that has not ended, each with `error`."""
         self._life.end_all(error)
+        self._wake()
+
+    def stow_all(self) -> None:
+        """Save what the lanes keep of finished prompts, if it is worth it, and give it up."""
+        for ledger in self.ledgers.values():
+            if ledger.lane.serving:
+                self._roster.stowage.stow_all(ledger)
         self._wake()
 
     def release_all(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llamalane.ids import Level
+from llamalane.kvcache import HostStatistics
 from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.scheduler import Scheduler
@@ -37,6 +38,7 @@ class LaneStatistics:
             steps while there was work.
         cells, reserved_cells, paused_cells, kept_cells: KV cells in all, promised to running requests, held by paused
             ones, and kept for requests that continue a finished one.
+        evictions: how often kept cells were given up.
         abandoned_steps: steps that were broken off for a more urgent request.
     """
 
@@ -57,11 +59,17 @@ class LaneStatistics:
     reserved_cells: int
     paused_cells: int
     kept_cells: int
+    evictions: int
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """The whole engine: places of all lanes, requests waiting and running at each level, and its counters."""
+    """The whole engine: places of all lanes, requests waiting and running at each level, and its counters.
+
+    Attributes:
+        host: what is kept in host memory, None for nothing yet.
+        restored_tokens: tokens that were put back from there or from the disk, instead of being computed.
+    """
 
     state: EngineState
     places: int
@@ -71,6 +79,8 @@ class EngineStatistics:
     running: Mapping[Level, int]
     lanes: tuple[LaneStatistics, ...]
     counters: Counters
+    host: HostStatistics | None = None
+    restored_tokens: int = 0
 
 
 def take_statistics(state: EngineState, scheduler: Scheduler | None) -> EngineStatistics:
@@ -86,6 +96,8 @@ def take_statistics(state: EngineState, scheduler: Scheduler | None) -> EngineSt
         running=dict(scheduler.running),
         lanes=tuple(_lane(ledger) for ledger in scheduler.ledgers.values()),
         counters=scheduler.counters.copy(),
+        host=scheduler.rules.stowage.statistics,
+        restored_tokens=scheduler.rules.stowage.restored_tokens,
     )
 
 
@@ -110,4 +122,5 @@ def _lane(ledger: LaneLedger) -> LaneStatistics:
         reserved_cells=region.reserved,
         paused_cells=region.paused,
         kept_cells=region.kept,
+        evictions=region.evictions,
     )

@@ -88,9 +88,9 @@ class WaitPredictor:
     def retry_after(self, level: Level, now: float, slots: int = 1) -> float:
         """Return in how many seconds someone who is turned away now should come back, and promise it to be served.
 
-        `slots` is how many slots of the queue it needs, 0 if it is tokens that it lacks, which are not promised. They are
-        promised one after the other, as they are expected to come free, so those who are turned away are told to come
-        one after the other. Four in five, at least, should find their slots when they come.
+        `slots` is how many slots of the queue it needs, 0 if it lacks tokens, which are not promised. They are promised
+        one after the other, as they are expected to come free, so those who are turned away are told to come one after
+        the other. Four in five, at least, should find their slots when they come.
         """
         forecast = self._forecast
         if forecast is None or now - forecast.start > _STALE:

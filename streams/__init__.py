@@ -4,8 +4,10 @@ from llamalane.streams.device import Device, DeviceChoice, choose_device
 from llamalane.streams.lease import KVRegion, Lease, PoolLane
 from llamalane.streams.pool import StreamPool
 from llamalane.streams.sampling import SamplingParameters
+from llamalane.streams.shift import ContextShift
 from llamalane.streams.steps import (
     Change,
+    Copied,
     Edit,
     FinishReason,
     Grant,
@@ -15,9 +17,13 @@ from llamalane.streams.steps import (
     LaneMessage,
     LaneReady,
     Leave,
+    Merge,
+    Move,
     Park,
     Parked,
     Parking,
+    Restore,
+    Restored,
     RowOutput,
     SavedCells,
     SharedPrefix,
@@ -25,12 +31,16 @@ from llamalane.streams.steps import (
     StepReport,
     StepShare,
     StepTimes,
+    Stow,
+    Stowed,
     Trim,
 )
-from llamalane.streams.stream import CpuStream, OffloadStream, Stream, StreamOptions, create_stream
+from llamalane.streams.stream import CpuStream, LentStream, OffloadStream, Stream, StreamOptions, create_stream
 
 __all__ = [
     "Change",
+    "ContextShift",
+    "Copied",
     "CpuStream",
     "Device",
     "DeviceChoice",
@@ -45,11 +55,16 @@ __all__ = [
     "LaneReady",
     "Lease",
     "Leave",
+    "LentStream",
+    "Merge",
+    "Move",
     "OffloadStream",
     "Park",
     "Parked",
     "Parking",
     "PoolLane",
+    "Restore",
+    "Restored",
     "RowOutput",
     "SamplingParameters",
     "SavedCells",
@@ -58,6 +73,8 @@ __all__ = [
     "StepReport",
     "StepShare",
     "StepTimes",
+    "Stow",
+    "Stowed",
     "Stream",
     "StreamOptions",
     "StreamPool",

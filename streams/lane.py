@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -12,14 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from llamalane.errors import ContextError, LlamalaneError, RequestFailedError, StepAbandonedError
-from llamalane.ids import SequenceId, StepNumber
+from llamalane.ids import StepNumber
 from llamalane.streams.brake import Brake
+from llamalane.streams.cells import MovableCells
 from llamalane.streams.gate import Gate
+from llamalane.streams.llama.abilities import Abilities
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.sampler import Candidates, Sampler
 from llamalane.streams.llama.vocabulary import Vocabulary
 from llamalane.streams.mailbox import Mailbox
-from llamalane.streams.running_set import Edited, Row, RunningSet, Work
+from llamalane.streams.row import Row
+from llamalane.streams.running_set import RunningSet, Work
+from llamalane.streams.shift import ContextShift
 from llamalane.streams.steps import (
     FinishReason,
     Join,
@@ -44,28 +49,16 @@ HANDOVER = 0.002
 more. It never waits for long: whoever plans may be busy."""
 
 
-class StepContext(Protocol):
+class StepContext(MovableCells, Protocol):
     """What a lane asks of its context; `llamalane.streams.llama.Context` is one."""
+
+    def probe(self) -> Abilities:  # noqa: D102
+        ...
 
     def decode(self, batch: Batch) -> None:  # noqa: D102
         ...
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:  # noqa: D102
-        ...
-
-    def remove(self, sequence: SequenceId, start: int = 0) -> bool:  # noqa: D102
-        ...
-
-    def length(self, sequence: SequenceId) -> int:  # noqa: D102
-        ...
-
-    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:  # noqa: D102
-        ...
-
-    def save(self, sequence: SequenceId) -> bytearray:  # noqa: D102
-        ...
-
-    def restore(self, sequence: SequenceId, data: bytearray) -> bool:  # noqa: D102
         ...
 
     def interrupt(self, on: bool) -> None:  # noqa: D102
@@ -80,9 +73,12 @@ class Lane:
 
     `open_context` makes the lane's context, on the lane's thread; it is called again after the context has failed.
     The constructor returns when the first one is there, and raises what it raised. `by_sequence` lays out steps in the
-    order of sequence ids. `can_abandon` tells whether a step can be broken off: if it is computed on the CPU, and the
-    model can drop the end of a sequence.
+    order of sequence ids. `can_abandon` lets steps be broken off, where the context can take that: they should be
+    computed on the CPU. `shift` tells how sequences go on that are full, for contexts that can move cells.
     """
+
+    abilities: Abilities
+    """What the lane's context can do."""
 
     def __init__(
         self,
@@ -95,6 +91,7 @@ class Lane:
         gate: Gate,
         by_sequence: bool = False,
         can_abandon: bool = False,
+        shift: ContextShift | None = None,
     ) -> None:
         self.stream = stream
         self.name = stream.options.name
@@ -104,12 +101,11 @@ class Lane:
         self._limit = limit
         self._gate = gate
         self._mailbox = Mailbox()
-        self._rows = RunningSet(self._make_sampler, by_sequence=by_sequence)
+        self._rows = RunningSet(self._make_sampler, by_sequence=by_sequence, shift=shift)
         self._batch = Batch(max_step_tokens)
         self._candidates = Candidates(vocabulary.size)
         self._epoch = 0
         self._step = 0
-        self._brake = Brake(works=can_abandon)
         self._failures = 0
         self._step_end: float | None = None
         self._opened = threading.Event()
@@ -122,6 +118,7 @@ class Lane:
         if self._open_error is not None:
             self._thread.join()
             raise self._open_error
+        self._brake = Brake(works=can_abandon and self.abilities.abandon)
 
     def start(self, receiver: Receiver) -> None:
         """Begin to carry out plans, sending each message to `receiver`."""
@@ -145,8 +142,7 @@ class Lane:
     def _main(self) -> None:
         try:
             self.stream.enter()
-            with self._gate.exclusive():
-                context = self._open_context()
+            context = self._open()
         except BaseException as error:
             self._open_error = error
             return
@@ -162,88 +158,104 @@ class Lane:
         if alive is not None:
             self._free(alive)
 
+    def _open(self) -> StepContext:
+        """Open a context, and find out what it can do, which warms it up too."""
+        with self._gate.exclusive():
+            context = self._open_context()
+        try:
+            with self._gate.shared():
+                self.abilities = context.probe()
+        except BaseException:
+            self._free(context)
+            raise
+        return context
+
     def _run(self, context: StepContext) -> None:
         """Carry out plans and steps until the mailbox is closed."""
         awaited = False
         while not self._mailbox.closed:
             if not self._rows:  # it sleeps: that is not idleness
                 self._step_end = None
-            edited = self._take_plans(context, awaited=awaited)
+            self._take_plans(context, awaited=awaited)
             awaited = False
             if self._rows.ready:
-                report = self._compute(context, edited)
+                report = self._compute(context)
                 self._say(report)
                 awaited = self._rows.successors and any(output.ended for output in report.outputs)
 
-    def _take_plans(self, context: StepContext, *, awaited: bool) -> Edited:
+    def _take_plans(self, context: StepContext, *, awaited: bool) -> None:
         """Take the plan that is there, and wait for one while no row is ready.
 
         One that is `awaited`, since it will tell who follows a row that has ended, is waited for a moment.
         """
-        edited = Edited()
         end = time.monotonic() + (HANDOVER if awaited else 0.0)
         while True:
             timeout = max(0.0, end - time.monotonic()) if self._rows.ready else None
             plan = self._mailbox.take(timeout if timeout is None or awaited else 0.0)
             if plan is None:
-                return edited
+                return
             if plan.epoch == self._epoch:
                 before = self._rows.version
-                edited.extend(self._rows.apply(plan, context))
-                edited.unshared += self._rows.share_prefixes(context)
+                self._rows.apply(plan, context)
                 if not self._rows.ready and self._rows.version != before:
-                    self._say(self._report(Work(), edited))
-                    return Edited()
+                    self._say(self._report(Work()))
+                    return
             if not awaited or plan.heard >= self._step:
-                return edited
+                return
 
-    def _compute(self, context: StepContext, edited: Edited) -> StepReport:
+    def _compute(self, context: StepContext) -> StepReport:
+        moved = self._rows.shift(context)
         work = self._rows.fill(self._batch)
         number = self._step + 1
         with self._gate.shared():
             begin = time.monotonic()
             try:
-                with self._brake.armed(number, context):
+                with contextlib.nullcontext() if moved else self._brake.armed(number, context):
                     context.decode(self._batch)
             except StepAbandonedError:
-                return self._roll_back(context, work, edited)
+                return self._roll_back(context, work)
             decoded = time.monotonic()
             logits = context.logits(self._batch)
             self._rows.advance(work)
-            # Before a row can end: whoever shares its prefix takes it from its cells.
-            edited.unshared += self._rows.share_prefixes(context)
-            outputs = tuple(self._choose(row, logits[i]) for i, row in enumerate(work.outputs))
+            self._rows.share_prefixes(context)
+            outputs = tuple(self._choose(row, logits[i], context) for i, row in enumerate(work.outputs))
         idle = begin - self._step_end if self._step_end is not None else 0.0
         self._step_end = time.monotonic()
         self._step = number
         self._failures = 0
-        return self._report(work, edited, outputs, StepTimes(begin, decoded - begin, self._step_end - decoded, idle))
+        return self._report(work, outputs, StepTimes(begin, decoded - begin, self._step_end - decoded, idle))
 
-    def _roll_back(self, context: StepContext, work: Work, edited: Edited) -> StepReport:
-        """Undo what an abandoned step has computed."""
+    def _roll_back(self, context: StepContext, work: Work) -> StepReport:
+        """Undo what an abandoned step has computed.
+
+        A sliding window may have moved on by then; such a row is computed again from its beginning.
+        """
         for row in work.rows:
             if not context.remove(row.join.sequence, row.computed):
-                raise ContextError("an abandoned step cannot be undone: the model cannot drop the end of a sequence")
+                context.remove(row.join.sequence)
+                row.computed = 0
         self._step += 1
         self._step_end = time.monotonic()
-        return self._report(Work(), edited, abandoned=True)
+        return self._report(Work(), abandoned=True)
 
     def _report(
         self,
         work: Work,
-        edited: Edited,
         outputs: tuple[RowOutput, ...] = (),
         times: StepTimes | None = None,
         *,
         abandoned: bool = False,
     ) -> StepReport:
+        news = self._rows.take_news()
         return StepReport(
             self.name,
             StepNumber(self._step),
             self._rows.version,
-            left=tuple(edited.left),
-            parked=tuple(edited.parked),
-            unshared=tuple(edited.unshared),
+            left=tuple(news.left),
+            parked=tuple(news.parked),
+            copied=tuple(news.copied),
+            stowed=tuple(news.stowed),
+            restored=tuple(news.restored),
             started=tuple(work.started),
             outputs=outputs,
             decode_rows=work.decode_rows,
@@ -252,13 +264,13 @@ class Lane:
             abandoned=abandoned,
         )
 
-    def _choose(self, row: Row, logits: npt.NDArray[np.float32]) -> RowOutput:
+    def _choose(self, row: Row, logits: npt.NDArray[np.float32], context: StepContext) -> RowOutput:
         """Choose a row's next token, and retire the row if it was the last."""
         request = row.join.request
         try:
             token = row.sampler.choose(logits, row.join.generated + row.chosen, self._candidates)
         except Exception as error:  # one row's failure is that row's
-            self._rows.retire(row)
+            self._rows.retire(row, context)
             failed = error if isinstance(error, LlamalaneError) else RequestFailedError(f"sampling failed: {error}")
             return RowOutput(request, -1, error=failed)
         row.chosen += 1
@@ -269,7 +281,7 @@ class Lane:
         elif row.chosen == row.join.max_tokens:
             finish = FinishReason.LENGTH
         if finish is not None:
-            self._rows.retire(row)
+            self._rows.retire(row, context)
         return RowOutput(request, token, finish)
 
     def _recover(self, context: StepContext, error: Exception) -> StepContext | None:
@@ -293,8 +305,7 @@ class Lane:
             if down:
                 return None
             try:
-                with self._gate.exclusive():
-                    context = self._open_context()
+                context = self._open()
             except Exception as next_error:
                 error = next_error
                 continue

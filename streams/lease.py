@@ -13,6 +13,9 @@ from llamalane.ids import SequenceId
 from llamalane.streams.steps import LaneBackend
 from llamalane.streams.stream import Stream
 
+CellChanges = tuple[object, ...]
+"""What a region asks of its lane, in its own terms, oldest first."""
+
 
 class Place(Protocol):
     """One place of a region, taken."""
@@ -30,8 +33,24 @@ class Place(Protocol):
         """How many of the prompt's first tokens the cells hold already."""
 
     @property
-    def evicted(self) -> tuple[SequenceId, ...]:
-        """Sequences whose cells were given up for it, and have to be removed first."""
+    def share(self) -> Source | None:
+        """Where more of them can be had from."""
+
+    @property
+    def changes(self) -> CellChanges:
+        """What the region asks of the lane before."""
+
+
+class Source(Protocol):
+    """A sequence that holds the first tokens of a prompt, or will hold them."""
+
+    @property
+    def sequence(self) -> SequenceId:
+        """Its id."""
+
+    @property
+    def length(self) -> int:
+        """How many tokens."""
 
 
 class KVRegion(Protocol):
@@ -50,6 +69,14 @@ class KVRegion(Protocol):
         """Whether each sequence has a part of the cells for itself."""
 
     @property
+    def shares(self) -> bool:
+        """Whether sequences that begin alike share cells."""
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences can run or be paused."""
+
+    @property
     def cells(self) -> int:
         """All cells."""
 
@@ -66,16 +93,19 @@ class KVRegion(Protocol):
         """How many sequences can be taken."""
 
     def cached(self, tokens: Sequence[int], scope: str) -> int:
-        """Return how many of the first `tokens` the best free sequence holds."""
+        """Return how many of the first `tokens` need not be computed here."""
 
-    def keeper(self, tokens: Sequence[int], scope: str) -> tuple[SequenceId, int] | None:
-        """Return the free sequence that shares most of `tokens`, and how many."""
+    def need(self, tokens: Sequence[int], cells: int, scope: str) -> int:
+        """Return by how much `room` shrinks when `tokens` get a place with `cells` cells."""
 
-    def take(self, tokens: Sequence[int], cells: int, scope: str) -> Place:
-        """Take the best free sequence for `tokens`."""
+    def own(self, sequence: SequenceId) -> int:
+        """Return by how much `room` grows when a sequence that is taken is given back."""
 
-    def grow(self, sequence: SequenceId, cells: int) -> tuple[SequenceId, ...] | None:
-        """Reserve so many cells in all, and return whose cells were given up for it; None when there are too few."""
+    def take(self, tokens: Sequence[int], cells: int, scope: str, *, restored: bool = False) -> Place:
+        """Take the best free sequence for `tokens`; if they come from host memory, one with cells of its own."""
+
+    def grow(self, sequence: SequenceId, cells: int) -> CellChanges | None:
+        """Reserve so many cells in all, and return what has to be done for it; None when there are too few."""
 
     def pause(self, sequence: SequenceId) -> None:
         """Take a sequence off that runs; it keeps its cells."""
@@ -83,11 +113,23 @@ class KVRegion(Protocol):
     def settle(self, sequence: SequenceId, cells: int) -> None:
         """Note how many cells a paused sequence fills."""
 
-    def resume(self, sequence: SequenceId, cells: int) -> tuple[SequenceId, ...] | None:
+    def note_computed(self, sequence: SequenceId) -> None:
+        """Note that a running sequence has computed all of its prompt."""
+
+    def resume(self, sequence: SequenceId, cells: int) -> CellChanges | None:
         """Let a paused sequence run again; returns what `grow` returns."""
 
-    def give_back(self, sequence: SequenceId, kept: Sequence[int] = ()) -> None:
-        """Free a sequence whose cells hold `kept` from now on."""
+    def give_back(self, sequence: SequenceId, kept: Sequence[int] = ()) -> CellChanges:
+        """Free a sequence whose cells hold `kept` from now on; returns what has to be done after it."""
+
+    def note_copy_cost(self, tokens: int) -> None:
+        """Note that copying from another sequence takes as long as computing so many tokens."""
+
+    def forget(self, sequence: SequenceId) -> CellChanges:
+        """Note that what a sequence keeps is gone."""
+
+    def forget_all(self) -> CellChanges:
+        """Give up all that is kept."""
 
     def wipe(self) -> None:
         """Note that the cells are gone."""
@@ -147,7 +189,8 @@ class Lease:
         self.sequence = place.sequence
         self.cells = place.cells
         self.cached = place.cached
-        self.evicted = place.evicted
+        self.share = place.share
+        self.changes = place.changes
 
     @property
     def released(self) -> bool:
@@ -160,13 +203,18 @@ class Lease:
         return self._paused
 
     def grow_nowait(self, cells: int) -> bool:
-        """Get `cells` cells in all, if there are so many; `evicted` tells whose were given up for it."""
+        """Get `cells` cells in all, if there are so many; `changes` tells what has to be done for it."""
         self._check_owned()
-        evicted = self.lane.region.grow(self.sequence, cells)
-        if evicted is None:
+        changes = self.lane.region.grow(self.sequence, cells)
+        if changes is None:
             return False
-        self.cells, self.evicted = cells, evicted
+        self.cells, self.changes = cells, changes
         return True
+
+    def note_computed(self) -> None:
+        """Note that the whole prompt is in its cells, for others to share."""
+        self._check_owned()
+        self.lane.region.note_computed(self.sequence)
 
     def pause(self) -> None:
         """Give the permit back, for somebody else to run."""
@@ -186,25 +234,28 @@ class Lease:
         self._check_paused()
         if not self.lane.free:
             return False
-        evicted = self.lane.region.resume(self.sequence, cells)
-        if evicted is None:
+        changes = self.lane.region.resume(self.sequence, cells)
+        if changes is None:
             return False
         self._permits.take_permit(self.lane)
         self._paused = False
-        self.cells, self.evicted = cells, evicted
+        self.cells, self.changes, self.share = cells, changes, None
         return True
 
-    def release(self, kept: Sequence[int] = ()) -> None:
+    def release(self, kept: Sequence[int] = ()) -> CellChanges:
         """Give the place back; its cells hold `kept`, for a request that continues it.
+
+        Returns what has to be done after it.
 
         Raises `LeaseReleasedError` the second time.
         """
         if self._released:
             raise LeaseReleasedError(f"the lease of {self.lane.name}/{self.sequence} was released before")
-        self.lane.region.give_back(self.sequence, kept)
+        changes = self.lane.region.give_back(self.sequence, kept)
         if not self._paused:
             self._permits.give_permit(self.lane)
         self._released = True
+        return changes
 
     def __enter__(self) -> Self:
         return self

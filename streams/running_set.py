@@ -5,94 +5,46 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
-from llamalane.ids import PlanVersion, RequestId, SequenceId
+from llamalane.ids import PlanVersion, RequestId
+from llamalane.streams.cells import Cells, MovableCells, copy, merge, move, restore, stow, trim
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.sampler import Sampler
+from llamalane.streams.row import Row
+from llamalane.streams.shift import ContextShift
 from llamalane.streams.steps import (
+    Copied,
     Edit,
     Grant,
     Join,
     Leave,
+    Merge,
+    Move,
     Park,
     Parked,
     Parking,
+    Restore,
+    Restored,
     SavedCells,
     SharedPrefix,
     StepPlan,
     StepShare,
+    Stow,
+    Stowed,
     Trim,
 )
 
 
-@dataclass(slots=True, eq=False)
-class Row:
-    """One sequence: `tokens` up to `computed` are in its cells, the rest is to be computed.
-
-    `sat_out` counts the steps in a row in which it had no part; of two rows, the one with the smaller `turn` had its
-    last part earlier. `cells` is how many it may fill, None for all.
-    """
-
-    join: Join
-    sampler: Sampler
-    tokens: list[int]
-    computed: int
-    cells: int | None
-    turn: int
-    chosen: int = 0
-    started: bool = False
-    sat_out: int = 0
-    awaits: SharedPrefix | None = None
-    """A prefix that another row is computing for it."""
-
-    @property
-    def decoding(self) -> bool:
-        """Whether a single token is to be computed."""
-        return len(self.tokens) - self.computed == 1
-
-    @property
-    def ready(self) -> int:
-        """How many tokens can be computed: those that there are, and for which it has cells."""
-        if self.awaits is not None:
-            return 0
-        end = len(self.tokens) if self.cells is None else min(len(self.tokens), self.cells)
-        return max(0, end - self.computed)
-
-
-class Cells(Protocol):
-    """What the running set asks of the lane's context."""
-
-    def remove(self, sequence: SequenceId, start: int = 0) -> bool:  # noqa: D102
-        ...
-
-    def length(self, sequence: SequenceId) -> int:  # noqa: D102
-        ...
-
-    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:  # noqa: D102
-        ...
-
-    def save(self, sequence: SequenceId) -> bytearray:  # noqa: D102
-        ...
-
-    def restore(self, sequence: SequenceId, data: bytearray) -> bool:  # noqa: D102
-        ...
-
-
 @dataclass(slots=True)
-class Edited:
-    """What a plan's edits did: who left, who was taken off to go on later, and who has no prefix to share."""
+class News:
+    """What has to be reported beside the steps: what plans' edits did, and who got the prefix that it shares."""
 
     left: list[RequestId] = field(default_factory=list)
     parked: list[Parked] = field(default_factory=list)
-    unshared: list[RequestId] = field(default_factory=list)
-
-    def extend(self, later: Edited) -> None:
-        """Add what later edits did."""
-        self.left += later.left
-        self.parked += later.parked
-        self.unshared += later.unshared
+    copied: list[Copied] = field(default_factory=list)
+    stowed: list[Stowed] = field(default_factory=list)
+    restored: list[Restored] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -124,18 +76,23 @@ class Work:
 class RunningSet:
     """The rows of one lane, edited by plans. Owned by the lane's thread.
 
-    With `by_sequence` a batch is laid out in the order of sequence ids, decoding rows and prompts alike.
+    With `by_sequence` a batch is laid out in the order of sequence ids, decoding rows and prompts alike. `shift` tells
+    how rows go on that are full; without it, none gets there.
     """
 
-    def __init__(self, make_sampler: Callable[[Join], Sampler], *, by_sequence: bool = False) -> None:
+    def __init__(
+        self, make_sampler: Callable[[Join], Sampler], *, by_sequence: bool = False, shift: ContextShift | None = None
+    ) -> None:
         self._make_sampler = make_sampler
         self._by_sequence = by_sequence
+        self._shift = shift
         self._rows: dict[RequestId, Row] = {}
         self._turns = itertools.count()
         self.version = PlanVersion(0)
         self.prefill_tokens = 0
         self.share: StepShare | None = None
         self.successors = False
+        self._news = News()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -148,32 +105,48 @@ class RunningSet:
         """Whether any row can go on without another plan."""
         return any(row.ready for row in self._rows.values())
 
-    def apply(self, plan: StepPlan, cells: Cells) -> Edited:
+    def take_news(self) -> News:
+        """Return what has to be reported, once."""
+        news, self._news = self._news, News()
+        return news
+
+    def apply(self, plan: StepPlan, cells: Cells) -> None:
         """Carry out the edits of `plan` that are new."""
-        edited = Edited()
         for edit in plan.edits:
             if edit.version > self.version:
-                self._carry_out(edit, cells, edited)
+                self._carry_out(edit, cells)
         self.version = plan.version
         self.prefill_tokens = plan.prefill_tokens
         self.share = plan.share
         self.successors = plan.successors
-        return edited
+        self.share_prefixes(cells)
 
-    def share_prefixes(self, cells: Cells) -> list[RequestId]:
-        """Copy the prefixes that are there by now, and return the requests whose prefix will never be."""
-        unshared = []
+    def share_prefixes(self, cells: Cells) -> None:
+        """Let those rows go on that have waited for a prefix which is there by now."""
         for row in self._rows.values():
             if row.awaits is None:
                 continue
-            leader = self._rows.get(row.awaits.leader) if row.awaits.leader is not None else None
-            if leader is None:
-                row.awaits = None
-                unshared.append(row.join.request)
-            elif leader.computed >= row.awaits.length:
-                row.computed = _copy(cells, row.awaits, row.join.sequence)
-                row.awaits = None
-        return unshared
+            leader = self._leader(row.awaits)
+            if leader is None or (leader.awaits is None and leader.computed >= row.awaits.length):
+                self._copy(row, cells)
+
+    def shift(self, cells: MovableCells) -> bool:
+        """Make room in the rows that are full, just before a step; returns whether cells were moved for it.
+
+        Such a step must not be abandoned: it turns the moved keys first. A row whose cells cannot be moved computes
+        again what it keeps.
+        """
+        moved = False
+        for row in self._full():
+            assert self._shift is not None
+            dropped = self._shift.dropped(len(row.tokens))
+            row.tokens = self._shift.shorten(row.tokens, dropped)
+            if cells.shift(row.join.sequence, self._shift.keep, dropped):
+                row.computed -= dropped
+                moved = True
+            else:
+                row.computed = 0
+        return moved
 
     def fill(self, batch: Batch) -> Work:
         """Fill `batch` with the next step: decoding rows, then prompts by urgency within the budget.
@@ -212,15 +185,40 @@ class RunningSet:
             row.started = True
             row.sat_out = 0
 
-    def retire(self, row: Row) -> None:
-        """Take out a row that has ended; its cells stay until its sequence is given away."""
+    def retire(self, row: Row, cells: Cells) -> None:
+        """Take out a row that has ended, or leaves; its cells stay until its sequence is given away.
+
+        Of the rows that wait for its prefix, the one that waits for most gets what is there and computes the rest, and
+        the others wait for that one: so nothing is computed twice.
+        """
         del self._rows[row.join.request]
         row.sampler.close()
+        heirs = [one for one in self._rows.values() if one.awaits and one.awaits.leader == row.join.request]
+        heirs.sort(key=lambda one: one.awaits.length if one.awaits else 0)
+        if not heirs:
+            return
+        heir = heirs.pop()
+        for one in heirs:
+            assert one.awaits is not None
+            one.awaits = replace(one.awaits, sequence=heir.join.sequence, leader=heir.join.request)
+        assert heir.awaits is not None
+        if row.awaits is None:
+            self._copy(heir, cells)
+        else:  # it has nothing yet: its heir waits for the same
+            heir.awaits = replace(row.awaits, length=min(row.awaits.length, heir.awaits.length))
+        self.share_prefixes(cells)
 
     def clear(self) -> None:
         """Drop every row."""
-        for row in list(self._rows.values()):
-            self.retire(row)
+        for row in self._rows.values():
+            row.sampler.close()
+        self._rows.clear()
+        self._news = News()
+
+    def _full(self) -> list[Row]:
+        if self._shift is None:
+            return []
+        return [row for row in self._rows.values() if self._shift.dropped(len(row.tokens))]
 
     def _take_part(self, decoding: list[Row], prompts: list[Row]) -> list[Row]:
         """Return the decoding rows that have a part in the next step.
@@ -253,48 +251,65 @@ class RunningSet:
         if not row.started:
             work.started.append(row.join.request)
 
-    def _carry_out(self, edit: Edit, cells: Cells, edited: Edited) -> None:
+    def _carry_out(self, edit: Edit, cells: Cells) -> None:
         match edit.change:
             case Join() as join:
-                if not self._join(join, cells):
-                    edited.unshared.append(join.request)
+                self._join(join, cells)
             case Leave(request, keep):
                 row = self._rows.get(request)
                 if row is not None:  # else it has ended by itself in the meantime
-                    self.retire(row)
-                    _trim(cells, row.join.sequence, keep)
-                edited.left.append(request)
+                    self.retire(row, cells)
+                    trim(cells, row.join.sequence, keep)
+                self._news.left.append(request)
             case Park() as park:
-                edited.parked.append(self._park(park, cells))
+                self._news.parked.append(self._park(park, cells))
             case Grant(request, count):
                 if request in self._rows:
                     self._rows[request].cells = count
             case Trim(sequence, keep):
-                _trim(cells, sequence, keep)
+                trim(cells, sequence, keep)
+            case Move() as change:
+                move(cells, change)
+            case Merge() as change:
+                merge(cells, change)
+            case Stow() as change:
+                self._news.stowed.append(stow(cells, change))
+            case Restore() as change:
+                self._news.restored.append(restore(cells, change))
 
-    def _join(self, join: Join, cells: Cells) -> bool:
-        """Add a row; returns False when it was to share a prefix that is not there."""
-        awaits, share = None, join.share
+    def _join(self, join: Join, cells: Cells) -> None:
+        computed = 0
         if join.saved is not None:
             computed = join.saved.length if cells.restore(join.sequence, join.saved.data) else 0
-        elif share is None:
-            computed = _trim(cells, join.sequence, join.cached)
-        else:
+        elif join.share is not None:
             cells.remove(join.sequence)
-            leader = self._rows.get(share.leader) if share.leader is not None else None
-            if leader is not None and leader.computed < share.length:
-                awaits, computed = share, 0
-            else:
-                computed = _copy(cells, share, join.sequence)
+        else:
+            computed = trim(cells, join.sequence, join.cached)
+            if computed < join.cached:  # what should have been put back is not there
+                self._news.copied.append(Copied(join.request, computed))
         sampler, turn = self._make_sampler(join), next(self._turns)
-        row = Row(join, sampler, list(join.tokens), computed, join.cells, turn, awaits=awaits)
+        row = Row(join, sampler, list(join.tokens), computed, join.cells, turn, awaits=join.share)
         self._rows[join.request] = row
-        return share is None or awaits is not None or computed > 0
+
+    def _leader(self, share: SharedPrefix) -> Row | None:
+        return self._rows.get(share.leader) if share.leader is not None else None
+
+    def _copy(self, row: Row, cells: Cells) -> None:
+        """Give a row the prefix that it has waited for, or as much of it as there is."""
+        assert row.awaits is not None
+        begin = time.monotonic()
+        row.computed = copy(cells, row.awaits.sequence, row.join.sequence, row.awaits.length)
+        row.awaits = None
+        self._news.copied.append(Copied(row.join.request, row.computed, time.monotonic() - begin))
 
     def _park(self, park: Park, cells: Cells) -> Parked:
         row = self._rows.get(park.request)
+        if row is not None and row in self._full():  # its request counts on the shift, which has not been made yet
+            self.retire(row, cells)
+            cells.remove(park.sequence)
+            return Parked(park.request, 0)
         if row is not None:
-            self.retire(row)
+            self.retire(row, cells)
         computed = cells.length(park.sequence) if row is None else row.computed
         if park.how is Parking.PAUSE:
             return Parked(park.request, computed)
@@ -302,19 +317,3 @@ class RunningSet:
         saved = SavedCells(cells.save(park.sequence), computed) if park.how is Parking.SWAP and computed else None
         cells.remove(park.sequence)
         return Parked(park.request, computed, saved, time.monotonic() - begin)
-
-
-def _copy(cells: Cells, share: SharedPrefix, target: SequenceId) -> int:
-    """Copy a prefix that is there; returns how many cells were."""
-    if cells.length(share.sequence) < share.length:
-        return 0
-    cells.copy(share.sequence, target, share.length)
-    return share.length
-
-
-def _trim(cells: Cells, sequence: SequenceId, keep: int) -> int:
-    """Remove all but the first `keep` cells of a sequence, or all where that cannot be; returns how many are left."""
-    if cells.remove(sequence, keep):
-        return keep
-    cells.remove(sequence)
-    return 0

@@ -53,7 +53,8 @@ class SavedCells:
 class SharedPrefix:
     """The first `length` tokens of a prompt, which `sequence` holds too.
 
-    `leader` is the request that is computing them just now, None when they are there.
+    `leader` is the request that is computing them just now, None when they are there. Of a leader that stops before,
+    what it has computed is used.
     """
 
     sequence: SequenceId
@@ -133,7 +134,47 @@ class Trim:
     keep: int = 0
 
 
-Change = Join | Leave | Park | Grant | Trim
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Let `to`, which is empty, hold the cells of `sequence`, which no row uses."""
+
+    sequence: SequenceId
+    to: SequenceId
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Let `sequence` share the cells of `source` from `start` to `end`, where it holds the same tokens in others."""
+
+    sequence: SequenceId
+    source: SequenceId
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stow:
+    """Save the cells of a sequence that no row uses, then remove all but the first `keep`; `ticket` names them."""
+
+    ticket: int
+    sequence: SequenceId
+    keep: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Put saved cells into a sequence that no row uses, and keep the first `length`; `ticket` names them.
+
+    `read` gives them, on the lane's thread, or None if they are not to be had.
+    """
+
+    ticket: int
+    sequence: SequenceId
+    read: Callable[[], bytearray | None]
+    length: int
+
+
+Change = Join | Leave | Park | Grant | Trim | Move | Merge | Stow | Restore
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +223,32 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """A request that was to share a prefix, and got its first `length` tokens; it took `seconds`."""
+
+    request: RequestId
+    length: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stowed:
+    """The cells of a sequence that was to be saved, None when that failed; it took `seconds`."""
+
+    ticket: int
+    saved: SavedCells | None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A sequence that was to be put back: `done` tells whether it holds the cells now, else it is empty."""
+
+    ticket: int
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RowOutput:
     """What one row gained in one step: a token, and with the last one the reason; or an error, which ends the row."""
 
@@ -220,7 +287,9 @@ class StepReport:
         version: the newest plan that the lane has taken; its edits are acknowledged.
         left: requests that left by a plan's edit, whether or not the lane knew them.
         parked: requests that were taken off by a plan's edit, or whose cells were, whether or not the lane knew them.
-        unshared: requests that have to compute a prefix which they were to share.
+        copied: requests that have got the prefix which they were to share, or as much of it as there was.
+        stowed: sequences that were saved.
+        restored: sequences that were put back, or could not be.
         started: requests that had their first rows in this step.
         outputs: what each row gained.
         decode_rows: rows that computed one generated token.
@@ -234,7 +303,9 @@ class StepReport:
     version: PlanVersion
     left: tuple[RequestId, ...] = ()
     parked: tuple[Parked, ...] = ()
-    unshared: tuple[RequestId, ...] = ()
+    copied: tuple[Copied, ...] = ()
+    stowed: tuple[Stowed, ...] = ()
+    restored: tuple[Restored, ...] = ()
     started: tuple[RequestId, ...] = ()
     outputs: tuple[RowOutput, ...] = ()
     decode_rows: int = 0

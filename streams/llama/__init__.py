@@ -1,5 +1,6 @@
 """llama.cpp, through the low-level API of llama-cpp-python; nothing outside this folder knows it."""
 
+from llamalane.streams.llama.abilities import Abilities
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.chat import ChatTemplate
 from llamalane.streams.llama.context import CACHE_TYPES, FLASH_ATTENTION, Context, ContextOptions
@@ -12,6 +13,7 @@ from llamalane.streams.llama.vocabulary import Vocabulary
 __all__ = [
     "CACHE_TYPES",
     "FLASH_ATTENTION",
+    "Abilities",
     "Batch",
     "Candidates",
     "ChatTemplate",

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from llamalane.errors import ContextError, DecodeError, StepAbandonedError
 from llamalane.ids import MAX_SEQUENCES, SequenceId
+from llamalane.streams.llama.abilities import Abilities, probe
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.model import Model
@@ -36,11 +37,14 @@ class ContextOptions:
 
     Attributes:
         cells: KV cells for all sequences together, a multiple of 256; with `partitioned`, each one's equal part is.
-        sequences: how many sequences can hold cells, 1 … 256.
+        sequences: how many sequences can be computed, 1 … 256.
+        keepers: how many more can hold cells that others have computed. Their ids come after one that the context
+            needs for itself: from ``sequences + 1`` to ``sequences + keepers``, 255 at most. Not with `partitioned`,
+            and only for models that can share cells.
         partitioned: each sequence has its equal part of the cells for itself; else all take what they need of one
             cache. A step's rows should then come in the order of their sequences: llama.cpp computes each run of
             consecutive ones in a pass of its own.
-        max_step_tokens: the most tokens in one step, at least `sequences`.
+        max_step_tokens: the most tokens in one step, at least `sequences`, and one more with keepers.
         micro_batch: the most tokens that llama.cpp computes in one pass.
         threads: CPU threads.
         key_type, value_type: names from `CACHE_TYPES`; a quantized value type needs flash attention.
@@ -53,6 +57,7 @@ class ContextOptions:
     micro_batch: int
     threads: int
     partitioned: bool = False
+    keepers: int = 0
     key_type: str = "f16"
     value_type: str = "f16"
     flash_attention: str = "auto"
@@ -63,10 +68,13 @@ class ContextOptions:
         unit = 256 * self.sequences if self.partitioned else 256
         if self.cells < unit or self.cells % unit:
             raise ContextError(f"cells must be a multiple of {unit}; got {self.cells}")
+        most = 0 if self.partitioned else MAX_SEQUENCES - 1 - self.sequences
+        if self.keepers and not 0 < self.keepers <= most:
+            raise ContextError(f"{self.sequences} sequences can have {most} keepers at most; got {self.keepers}")
         # llama.cpp aborts the process when it has room for fewer output rows than sequences.
-        if self.max_step_tokens < self.sequences:
+        if self.max_step_tokens < self.computable:
             raise ContextError(
-                f"max_step_tokens must be at least {self.sequences}, the number of sequences; "
+                f"max_step_tokens must be at least {self.computable}, the number of sequences; "
                 f"got {self.max_step_tokens}"
             )
         if self.micro_batch < 1 or self.threads < 1:
@@ -78,6 +86,12 @@ class ContextOptions:
         ):
             if getattr(self, name) not in known:
                 raise ContextError(f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}")
+
+
+    @property
+    def computable(self) -> int:
+        """How many sequences llama.cpp has to be ready to compute: one more if there are keepers, see `save`."""
+        return self.sequences + (self.keepers > 0)
 
 
 class Context:
@@ -95,8 +109,8 @@ class Context:
         params.n_ctx = options.cells
         params.n_batch = options.max_step_tokens
         params.n_ubatch = min(options.micro_batch, options.max_step_tokens)
-        params.n_seq_max = options.sequences
-        params.n_outputs_max = options.sequences
+        params.n_seq_max = options.computable
+        params.n_outputs_max = options.computable
         params.n_threads = params.n_threads_batch = options.threads
         params.type_k = CACHE_TYPES[options.key_type]
         params.type_v = CACHE_TYPES[options.value_type]
@@ -114,7 +128,10 @@ class Context:
         if not self._pointer:
             raise ContextError("llama.cpp could not create a context: " + ("; ".join(errors) or "it gave no reason"))
         self._memory = api.llama_get_memory(self._pointer)
+        self._window: int = api.llama_model_n_swa(model.pointer)
         self._lengths: dict[SequenceId, int] = {}
+        self._sharing: set[SequenceId] = set()
+        """Sequences that may have cells in common with others."""
         self.cells: int = api.llama_n_ctx(self._pointer)
         """KV cells that the context really has; llama.cpp may round up."""
 
@@ -167,17 +184,63 @@ class Context:
         flat: npt.NDArray[np.float32] = np.frombuffer(memory, np.float32)
         return flat.reshape(batch.outputs, self._vocabulary_size)
 
+    @property
+    def can_shift(self) -> bool:
+        """Whether llama.cpp can move cells to other positions; with a model that cannot, it ends the process."""
+        self._check_open()
+        return bool(self._api.llama_memory_can_shift(self._memory))
+
+    def probe(self) -> Abilities:
+        """Find out, on a context that holds nothing yet, what it can do; it holds nothing afterwards."""
+        return probe(self)
+
     def remove(self, sequence: SequenceId, start: int = 0) -> bool:
         """Remove a sequence's cells from position `start` on.
 
-        Returns False when the model cannot remove a part of a sequence; nothing is removed then. Removing a whole
+        Returns False when the sequence could not go on from there: the model cannot remove a part of a sequence, or
+        the cells before `start` are not all there that it would look at; nothing is removed then. Removing a whole
         sequence never fails.
         """
         self._check_open()
         self._check_sequence(sequence)
+        if start and not self._can_go_on(sequence, start):
+            return False
         removed = bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, -1))
         self._lengths[sequence] = self.length(sequence)
+        if start == 0:
+            self._sharing.discard(sequence)
         return removed
+
+    def shift(self, sequence: SequenceId, keep: int, drop: int) -> bool:
+        """Drop `drop` tokens of a sequence after its first `keep`, and move what follows down in their place.
+
+        The next step turns the moved keys to their new positions, so nothing may be saved or copied before it, and it
+        must not be abandoned. Returns False when the sequence is empty now: the cells that it shared with others could
+        not be copied, or a sliding window would not be whole.
+        """
+        length = self.length(sequence)
+        if keep < 0 or drop < 1 or keep + drop >= length:
+            raise ContextError(f"{drop} tokens after {keep} cannot be dropped of the {length} of sequence {sequence}")
+        if not self.can_shift:
+            raise ContextError("the model cannot move what it has computed to other positions")
+        removed = bool(self._api.llama_memory_seq_rm(self._memory, sequence, keep, keep + drop))
+        # A cell has one position, for all that share it.
+        if not removed or (sequence in self._sharing and not self.restore(sequence, self.save(sequence))):
+            self.remove(sequence)
+            return False
+        self._api.llama_memory_seq_add(self._memory, sequence, keep + drop, -1, -drop)
+        if not self._can_go_on(sequence, length - drop):
+            self.remove(sequence)
+            return False
+        self._lengths[sequence] = length - drop
+        return True
+
+    def clear(self) -> None:
+        """Remove the cells of all sequences."""
+        self._check_open()
+        self._api.llama_memory_clear(self._memory, False)
+        self._lengths.clear()
+        self._sharing.clear()
 
     def save(self, sequence: SequenceId) -> bytearray:
         """Return a copy of a sequence's cells, which `restore` takes; only contexts of the same options can.
@@ -186,6 +249,16 @@ class Context:
         """
         self._check_open()
         self._check_sequence(sequence)
+        if sequence > self.options.sequences:  # llama.cpp would save what cannot be restored
+            own = SequenceId(self.options.sequences)
+            self._api.llama_memory_seq_cp(self._memory, sequence, own, 0, -1)
+            try:
+                return self._save(own)
+            finally:
+                self._api.llama_memory_seq_rm(self._memory, own, 0, -1)
+        return self._save(sequence)
+
+    def _save(self, sequence: SequenceId) -> bytearray:
         size = int(self._api.llama_state_seq_get_size(self._pointer, sequence))
         data = bytearray(size + _CHECKSUM.size)
         written = int(self._api.llama_state_seq_get_data(self._pointer, _bytes_of(data), size, sequence))
@@ -199,6 +272,7 @@ class Context:
 
         They do not get there when they were damaged, when another kind of context saved them, or for want of room.
         """
+        self._check_computable(sequence)
         self.remove(sequence)
         size = len(data) - _CHECKSUM.size
         intact = size > 0 and _CHECKSUM.unpack_from(data, size) == (zlib.crc32(memoryview(data)[:size]),)
@@ -217,11 +291,12 @@ class Context:
         """
         self._flag[0] = b"\1" if on else b"\0"
 
-    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> bool:
         """Let an empty sequence hold the first `length` tokens of another one.
 
         In one cache they share the cells, which costs nothing; partitioned, all cells of the other one are copied.
-        Only for models that can drop the end of a sequence.
+        Only for models that can drop the end of a sequence. Returns False when the target could not go on from there,
+        and stays empty: a model with a sliding window does not keep what lies before it.
         """
         self._check_open()
         if source == target or self.length(target) or not 0 < length <= self.length(source):
@@ -229,15 +304,53 @@ class Context:
                 f"sequence {target}, which holds {self.length(target)} tokens, cannot take {length} of the "
                 f"{self.length(source)} of sequence {source}"
             )
+        if not self._can_go_on(source, length):
+            return False
         if self.options.partitioned:
             # llama.cpp's own copy between two parts waits for the next step: a save of the one or a restoring of the
             # other before it would find or leave the wrong cells. And it is of all that a part can hold.
             if not self.restore(target, self.save(source)):
                 raise ContextError(f"sequence {source} could not be copied to sequence {target}")
-            self.remove(target, length)
+            if not self.remove(target, length):
+                self.remove(target)
+                return False
         else:
             self._api.llama_memory_seq_cp(self._memory, source, target, 0, length)
             self._lengths[target] = self.length(target)
+            self._sharing.update((source, target))
+        return True
+
+    def merge(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
+        """Let a sequence share the cells of another one from `start` to `end`, where both hold the same tokens.
+
+        Only in one cache, and for models without a sliding window.
+        """
+        self._check_open()
+        if source == target or not 0 <= start < end <= min(self.length(source), self.length(target)):
+            raise ContextError(
+                f"sequence {target}, which holds {self.length(target)} tokens, cannot share those from {start} to "
+                f"{end} with sequence {source}, which holds {self.length(source)}"
+            )
+        if self.options.partitioned or self._window:
+            raise ContextError("sequences that have parts of their own, or a sliding window, cannot share cells")
+        self._api.llama_memory_seq_rm(self._memory, target, start, end)
+        self._api.llama_memory_seq_cp(self._memory, source, target, start, end)
+        self._sharing.update((source, target))
+
+    def try_spare(self, source: SequenceId, length: int) -> bool:
+        """Return whether a sequence that cannot decode could hold the first `length` tokens of `source`."""
+        self._check_open()
+        self._check_sequence(source)
+        spare = MAX_SEQUENCES - 1
+        # With parts for each, llama.cpp ends the process when there is none for a sequence.
+        if self.options.partitioned or self.options.sequences > spare:
+            return False
+        # A recurrent state has no room for such a sequence; llama.cpp copies nothing then, and says so only later.
+        with self._library.collect_warnings():
+            self._api.llama_memory_seq_cp(self._memory, source, spare, 0, length)
+            held = int(self._api.llama_memory_seq_pos_max(self._memory, spare)) + 1
+            removed = bool(self._api.llama_memory_seq_rm(self._memory, spare, 0, -1))
+        return held == length and removed
 
     def length(self, sequence: SequenceId) -> int:
         """Return how many tokens a sequence's cells hold."""
@@ -251,6 +364,15 @@ class Context:
             self._api.llama_free(self._pointer)
             self._pointer = None
 
+    def _can_go_on(self, sequence: SequenceId, length: int) -> bool:
+        """Return whether the cells of a sequence's first `length` tokens are there, as far as the next one needs them.
+
+        Cells that have left a sliding window are used for other tokens, whatever sequence they belong to, and are not
+        saved. llama.cpp would go on without them, and compute nonsense. Those that are left have no gap.
+        """
+        first = int(self._api.llama_memory_seq_pos_min(self._memory, sequence))
+        return length <= self.length(sequence) and (not self._window or first <= max(0, length - self._window + 1))
+
     def _continued(self, batch: Batch) -> dict[SequenceId, int]:
         """Return how long each sequence of `batch` will be, once it is seen to go on where its cells end.
 
@@ -258,7 +380,7 @@ class Context:
         """
         lengths: dict[SequenceId, int] = {}
         for sequence, start, end in batch.parts:
-            self._check_sequence(sequence)
+            self._check_computable(sequence)
             length = lengths.get(sequence, self._lengths.get(sequence, 0))
             if start != length:
                 raise ContextError(f"sequence {sequence} holds {length} tokens, and cannot go on at position {start}")
@@ -269,9 +391,14 @@ class Context:
         if not self._pointer:
             raise ContextError("the context is closed")
 
-    def _check_sequence(self, sequence: SequenceId) -> None:
+    def _check_computable(self, sequence: SequenceId) -> None:
         if not 0 <= sequence < self.options.sequences:
             raise ContextError(f"sequence ids go from 0 to {self.options.sequences - 1}; got {sequence}")
+
+    def _check_sequence(self, sequence: SequenceId) -> None:
+        first = self.options.sequences + 1
+        if not first <= sequence < first + self.options.keepers:
+            self._check_computable(sequence)
 
 
 def _bytes_of(data: bytearray) -> Any:

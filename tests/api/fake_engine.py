@@ -237,4 +237,5 @@ def _lane(index: int, down: bool) -> LaneStatistics:
         reserved_cells=300,
         paused_cells=40,
         kept_cells=200,
+        evictions=5,
     )

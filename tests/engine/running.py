@@ -28,7 +28,7 @@ from llamalane.scheduler import (
 )
 from llamalane.scheduler.assembly import OpenContext
 from llamalane.streams.lane import StepContext
-from llamalane.streams.llama import Batch, Context, ContextOptions, Model
+from llamalane.streams.llama import Abilities, Batch, Context, ContextOptions, Model
 from tests.models.tiny_gguf import BOS
 
 PART = 256
@@ -107,7 +107,7 @@ class WatchedEngine(Engine):
         assert len(self.scheduler.queue) == self.scheduler.queue.tokens == self.scheduler.queue._slots == 0
         assert not any(self.scheduler.running.values())
         assert not any(list(ledger) for ledger in self.scheduler.ledgers.values())
-        assert self.scheduler.rules.costs.used_bytes == 0
+        assert self.scheduler.rules.costs.store.reserved_bytes == 0
 
 
 def lane_threads() -> list[str]:
@@ -183,6 +183,9 @@ class InterceptedContext:
         self._context = context
         self._before_step = before_step
 
+    def probe(self) -> Abilities:
+        return self._context.probe()
+
     def decode(self, batch: Batch) -> None:
         self._before_step()
         self._context.decode(batch)
@@ -196,8 +199,14 @@ class InterceptedContext:
     def length(self, sequence: SequenceId) -> int:
         return self._context.length(sequence)
 
-    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:
-        self._context.copy(source, target, length)
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> bool:
+        return self._context.copy(source, target, length)
+
+    def merge(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
+        self._context.merge(source, target, start, end)
+
+    def shift(self, sequence: SequenceId, keep: int, drop: int) -> bool:
+        return self._context.shift(sequence, keep, drop)
 
     def save(self, sequence: SequenceId) -> bytearray:
         return self._context.save(sequence)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -86,25 +85,6 @@ async def test_every_batch_request_gets_to_its_end_however_often_urgent_ones_com
         texts = [await written(handle) for handle in batch]
         assert sum(parks(engine).values()) > 0
     judge(tiny_model, greedy(TOKENS), texts)
-
-
-@pytest.mark.parametrize("times", [2, 4])
-async def test_with_cells_for_a_part_of_them_all_requests_get_to_their_ends(
-    make_engine: MakeEngine, tiny_model: Path, times: int
-) -> None:
-    """The cells are enough for a half, or a quarter, of what the requests come to hold together."""
-    count, longest = 6 * times, 256 * 2 // 6
-    options: dict[str, Any] = {"places": count, "part": 512 // count}
-    async with make_engine(**options) as engine:
-        prompts = [f"{number:02} {PROMPTS[number % 8]}" for number in range(count)]
-        sampling = greedy(longest - 40)
-        handles = [await engine.submit(prompt, sampling=sampling, tenant=prompt) for prompt in prompts]
-        texts = [await written(handle) for handle in handles]
-    with Solo(tiny_model) as solo:
-        judge = Judge(solo, sampling)
-        verdict = judge.judge(texts, [0] * count, judge.tolerance(texts[:8]))
-    assert verdict.wrong == []
-    assert verdict.tolerated <= AT_MOST_TOLERATED * verdict.tokens
 
 
 async def test_a_parked_request_can_be_cancelled(make_engine: MakeEngine) -> None:

@@ -12,7 +12,7 @@ import anyio
 from llamalane.clock import VirtualClock
 from llamalane.errors import EngineClosedError, LlamalaneError
 from llamalane.ids import Level
-from llamalane.kvcache import Region, RegionPlan
+from llamalane.kvcache import Layout, Region, RegionPlan, SharedRegion
 from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.events import Event, EventKind
@@ -25,6 +25,7 @@ from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
 from llamalane.scheduler.rules import Rules
 from llamalane.scheduler.scheduler import Scheduler
+from llamalane.scheduler.stowage import Stowage
 from llamalane.streams import Device, LaneBackend, Parking, Stream, StreamOptions, StreamPool
 from tests.scheduler.building import AGING, RequestMaker
 from tests.scheduler.scripted_lane import ScriptedLane, Speak, StepSeconds, letters, quick, spoken
@@ -54,6 +55,11 @@ class Harness:
         step_seconds: StepSeconds = quick,
         cells: int | None = None,
         spare: int | None = None,
+        shared: bool = True,
+        partitioned: bool = False,
+        keepers: int = 4,
+        worthwhile: int = 16,
+        least_stowed: int = 64,
         max_parks: int = 3,
         park: Parking | None = None,
         swap_bytes: int = 1 << 20,
@@ -71,22 +77,27 @@ class Harness:
         self.growth = GrowthPredictor()
         targets = target_itl if isinstance(target_itl, Mapping) else dict.fromkeys(LEVELS, target_itl)
 
-        def open_lane(stream: Stream) -> tuple[LaneBackend, Region]:
+        shares = shared and can_roll_back and not partitioned
+
+        def open_lane(stream: Stream) -> tuple[LaneBackend, Region | SharedRegion]:
             options = stream.options
             sequences = options.places + (options.places if spare is None else spare)
-            room = cells or -(-sequences * limit // 256) * 256
+            room = sequences * limit if partitioned else cells or -(-sequences * limit // 256) * 256
             lane = ScriptedLane(
                 options.name,
                 limit=limit,
                 room=room,
                 swap_works=swap_works,
+                shares=shares,
                 max_step_tokens=max_step_tokens,
                 can_roll_back=can_roll_back,
                 speak=speak,
                 step_seconds=step_seconds,
             )
             self.lanes[options.name] = lane
-            return lane, Region(RegionPlan(room, options.places, limit, sequences), can_roll_back)
+            layout = Layout.PARTITIONED if partitioned else Layout.PAGED
+            plan = RegionPlan(room, options.places, limit, sequences, layout, keepers if shares else 0)
+            return lane, SharedRegion(plan, worthwhile=worthwhile) if shares else Region(plan, can_roll_back)
 
         options = [
             StreamOptions(name=f"lane-{number}", device=Device.CPU, places=count, cores=(), threads=1)
@@ -98,11 +109,13 @@ class Harness:
 
         # The pool's semaphore wants an event loop when it is made; nothing here waits, so nothing does later.
         self.pool = anyio.run(open_pool)
+        costs = ParkingCosts(swap_bytes, park)
         rules = Rules(
             aging=AGING,
             admission=AdmissionPolicy(share, by_level(reserve)),
             displacement=DisplacementPolicy(max_parks),
-            costs=ParkingCosts(swap_bytes, park),
+            costs=costs,
+            stowage=Stowage(costs, least_tokens=least_stowed),
             growth=self.growth,
             targets={level: targets[level] for level in LEVELS},
             abort_after=abort_after,
@@ -195,7 +208,7 @@ class Harness:
             assert (request.delivery.outcome is not None) == ended
         assert +Counter(self.scheduler.running) == Counter(request.level for request in held)
         saved = [len(request.saved.data) for request in self.requests if request.saved is not None]
-        assert self.scheduler.rules.costs.used_bytes == sum(saved)
+        assert self.scheduler.rules.costs.store.reserved_bytes == sum(saved)
         assert {request.id for request in self.scheduler.queue} == {
             request.id for request in self.requests if request.state is RequestState.WAITING
         }

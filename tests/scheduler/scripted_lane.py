@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from llamalane.errors import DecodeError, LlamalaneError
 from llamalane.ids import LEAST_URGENT, PlanVersion, RequestId, SequenceId, StepNumber
 from llamalane.streams import (
+    Copied,
     FinishReason,
     Grant,
     Join,
@@ -22,9 +23,13 @@ from llamalane.streams import (
     LaneMessage,
     LaneReady,
     Leave,
+    Merge,
+    Move,
     Park,
     Parked,
     Parking,
+    Restore,
+    Restored,
     RowOutput,
     SavedCells,
     SharedPrefix,
@@ -32,6 +37,8 @@ from llamalane.streams import (
     StepReport,
     StepShare,
     StepTimes,
+    Stow,
+    Stowed,
     Trim,
 )
 from tests.scheduler.building import END
@@ -72,6 +79,13 @@ def spoken(prompt: str, count: int, speak: Speak = letters) -> str:
     return text
 
 
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One cell, which several sequences may hold."""
+
+    token: int
+
+
 @dataclass(eq=False)
 class ScriptedRow:
     join: Join
@@ -94,9 +108,9 @@ class ScriptedRow:
 
 
 class ScriptedLane:
-    """A `LaneBackend` with `room` cells in all, `limit` for each sequence. `cells` says what each one's cells hold.
+    """A `LaneBackend` with `room` cells in all, `limit` for each sequence. `cells` says what each one holds.
 
-    `swap_works` tells whether saved cells can be put back.
+    `swap_works` tells whether saved cells can be put back, `shares` whether sequences can hold the same cells.
     """
 
     def __init__(
@@ -108,13 +122,14 @@ class ScriptedLane:
         max_step_tokens: int = 512,
         can_roll_back: bool = True,
         swap_works: bool = True,
+        shares: bool = False,
         speak: Speak = letters,
         step_seconds: StepSeconds = quick,
     ) -> None:
         self.name = name
         self.max_step_tokens = max_step_tokens
         self.rows: dict[RequestId, ScriptedRow] = {}
-        self.cells: dict[SequenceId, list[int]] = {}
+        self.cells: dict[SequenceId, list[Cell]] = {}
         self.broken: set[RequestId] = set()
         """Requests whose next token cannot be chosen."""
         self.wasted_joins = 0
@@ -122,9 +137,16 @@ class ScriptedLane:
         self.closed = False
         self.steps: list[StepReport] = []
         self.swap_works = swap_works
+        self.shares = shares
         self.shared_tokens = 0
         """How many tokens were copied from other sequences."""
-        self._unshared: list[RequestId] = []
+        self.stowed_tokens = 0
+        """How many tokens were saved of sequences that no row used."""
+        self.restored_tokens = 0
+        """How many of these were put back."""
+        self._copied: list[Copied] = []
+        self._stowed: list[Stowed] = []
+        self._restored: list[Restored] = []
         self.abandoned = 0
         self._limit = limit
         self._room = room
@@ -221,9 +243,41 @@ class ScriptedLane:
                     if request in self.rows:
                         self.rows[request].cells = cells
                 case Trim(sequence, keep):
-                    assert sequence not in [row.join.sequence for row in self.rows.values()], "a row loses its cells"
+                    self._check_unused(sequence)
                     if sequence in self.cells:
                         self._keep(sequence, keep)
+                case Move(sequence, to):
+                    self._check_unused(sequence)
+                    self._check_unused(to)
+                    assert self.shares
+                    assert not self.cells.get(to), "cells would be lost"
+                    self.cells[to] = self.cells.pop(sequence)
+                case Merge(sequence, source, start, end):
+                    assert self.shares
+                    assert self.tokens(sequence)[start:end] == self.tokens(source)[start:end]
+                    assert start < end <= len(self.cells[source])
+                    self.cells[sequence][start:end] = self.cells[source][start:end]
+                case Stow(ticket, sequence, keep):
+                    self._check_unused(sequence)
+                    held = self.tokens(sequence)
+                    self._stowed.append(Stowed(ticket, SavedCells(saved(held), len(held)), 0.001 * len(held)))
+                    self.stowed_tokens += len(held)
+                    self._keep(sequence, keep)
+                case Restore(ticket, sequence, read, length):
+                    self._check_unused(sequence)
+                    assert not self.cells.get(sequence), "cells would be lost"
+                    data = read() if self.swap_works else None
+                    self._restored.append(Restored(ticket, data is not None))
+                    if data is not None:
+                        self.cells[sequence] = [Cell(ord(letter)) for letter in data.decode()][:length]
+                        self.restored_tokens += length
+
+    def tokens(self, sequence: SequenceId) -> list[int]:
+        """Return what a sequence's cells hold."""
+        return [cell.token for cell in self.cells.get(sequence, [])]
+
+    def _check_unused(self, sequence: SequenceId) -> None:
+        assert sequence not in [row.join.sequence for row in self.rows.values()], "a row loses its cells"
 
     def _join(self, join: Join) -> None:
         assert join.request not in self.rows, "a request joins twice"
@@ -234,55 +288,83 @@ class ScriptedLane:
         assert join.cached < len(join.tokens), "nothing is left to compute"
         if join.saved is not None:
             held = list(join.tokens[: join.saved.length])
-            assert bytes(join.saved.data).decode() == "".join(map(chr, held)), "something else was saved"
-            cells[:] = held if self.swap_works else []
+            assert join.saved.data == saved(held), "something else was saved"
+            cells[:] = map(Cell, held) if self.swap_works else []
         elif join.share is not None:
             cells.clear()
         else:
-            assert cells[: join.cached] == list(join.tokens[: join.cached]), "the cells hold something else"
-            self._keep(join.sequence, join.cached)
-            self.wasted_joins += len(cells) < join.cached
+            if len(cells) < join.cached:
+                assert not self.swap_works, "the cells are not there"
+                self._copied.append(Copied(join.request, 0))
+                cells.clear()
+                self.wasted_joins += 1
+            else:
+                held = self.tokens(join.sequence)[: join.cached]
+                assert held == list(join.tokens[: join.cached]), "the cells hold something else"
+                self._keep(join.sequence, join.cached)
+                self.wasted_joins += len(cells) < join.cached
         row = ScriptedRow(join, list(join.tokens), len(cells), join.cells, next(self._turns))
         row.awaits = join.share
         self.rows[join.request] = row
+        self._share_prefixes()
         self._check_room()
 
     def _share_prefixes(self) -> None:
-        """Copy what is there by now; whoever has nothing to wait for any more computes it all."""
+        """Copy what is there by now."""
         for row in self.rows.values():
-            share = row.awaits
-            if share is None:
+            if row.awaits is None:
                 continue
-            leader = self.rows.get(share.leader) if share.leader is not None else None
-            if leader is not None and leader.computed < share.length:
-                continue
-            row.awaits = None
-            source = self.cells.get(share.sequence, [])[: share.length]
-            if (share.leader is None or leader is not None) and len(source) == share.length:
-                assert source == row.tokens[: share.length], "somebody else's cells"
-                self.cells[row.join.sequence][:] = source
-                row.computed = share.length
-                self.shared_tokens += share.length
-            else:
-                self._unshared.append(row.join.request)
+            leader = self.rows.get(row.awaits.leader) if row.awaits.leader is not None else None
+            if leader is None or (leader.awaits is None and leader.computed >= row.awaits.length):
+                self._copy(row)
+
+    def _copy(self, row: ScriptedRow) -> None:
+        share, row.awaits = row.awaits, None
+        assert share is not None
+        source = self.cells.get(share.sequence, [])[: share.length]
+        assert share.leader is not None or len(source) == share.length or not self.swap_works, "the cells are not there"
+        assert [cell.token for cell in source] == row.tokens[: len(source)], "somebody else's cells"
+        self.cells[row.join.sequence][:] = source if self.shares else [Cell(cell.token) for cell in source]
+        row.computed = len(source)
+        self.shared_tokens += len(source)
+        self._copied.append(Copied(row.join.request, len(source)))
+
+    def _take_out(self, row: ScriptedRow) -> None:
+        """Remove a row; of those that wait for it, the one that waits for most goes on with what is there."""
+        del self.rows[row.join.request]
+        waiting = [one for one in self.rows.values() if one.awaits and one.awaits.leader == row.join.request]
+        waiting.sort(key=lambda one: one.awaits.length if one.awaits else 0)
+        if not waiting:
+            return
+        heir = waiting.pop()
+        for one in waiting:
+            assert one.awaits is not None
+            one.awaits = SharedPrefix(heir.join.sequence, one.awaits.length, heir.join.request)
+        assert heir.awaits is not None
+        if row.awaits is not None:
+            heir.awaits = replace(row.awaits, length=min(row.awaits.length, heir.awaits.length))
+        else:
+            self._copy(heir)
+        self._share_prefixes()
 
     def _leave(self, leave: Leave) -> None:
-        row = self.rows.pop(leave.request, None)
+        row = self.rows.get(leave.request)
         if row is not None:
             assert leave.keep <= row.computed, "cells that were not computed cannot be kept"
+            self._take_out(row)
             self._keep(row.join.sequence, leave.keep)
 
     def _park(self, park: Park) -> Parked:
-        row = self.rows.pop(park.request, None)
+        row = self.rows.get(park.request)
         assert row is None or row.join.sequence == park.sequence
-        cells = self.cells.get(park.sequence, [])
+        if row is not None:
+            self._take_out(row)
+        held = self.tokens(park.sequence)
         if park.how is Parking.PAUSE:
-            return Parked(park.request, len(cells))
+            return Parked(park.request, len(held))
         self.cells.pop(park.sequence, None)
-        saved = None
-        if park.how is Parking.SWAP and cells:
-            saved = SavedCells(bytearray("".join(map(chr, cells)).encode()), len(cells))
-        return Parked(park.request, len(cells), saved, 0.001 * len(cells))
+        cells = SavedCells(saved(held), len(held)) if park.how is Parking.SWAP and held else None
+        return Parked(park.request, len(held), cells, 0.001 * len(held))
 
     def _keep(self, sequence: SequenceId, count: int) -> None:
         cells = self.cells[sequence]
@@ -292,7 +374,8 @@ class ScriptedLane:
             cells.clear()
 
     def _check_room(self) -> None:
-        assert sum(map(len, self.cells.values())) <= self._room, "the lane has run out of cells"
+        used = {cell for cells in self.cells.values() for cell in cells}
+        assert len(used) <= self._room, "the lane has run out of cells"
 
     def _take_part(self, decoding: list[ScriptedRow], prompts: list[ScriptedRow]) -> list[ScriptedRow]:
         best = min((row.join.level for row in prompts), default=LEAST_URGENT)
@@ -347,7 +430,7 @@ class ScriptedLane:
         )
 
     def _advance(self, row: ScriptedRow, count: int, outputs: list[RowOutput]) -> None:
-        self.cells[row.join.sequence].extend(row.tokens[row.computed : row.computed + count])
+        self.cells[row.join.sequence] += map(Cell, row.tokens[row.computed : row.computed + count])
         row.computed += count
         assert len(self.cells[row.join.sequence]) == row.computed <= self._limit
         assert row.cells is None or row.computed <= row.cells, "more cells than were granted"
@@ -357,7 +440,7 @@ class ScriptedLane:
         output = self._choose(row)
         outputs.append(output)
         if output.ended:
-            del self.rows[row.join.request]
+            self._take_out(row)
 
     def _choose(self, row: ScriptedRow) -> RowOutput:
         if row.join.request in self.broken:
@@ -370,8 +453,10 @@ class ScriptedLane:
         return RowOutput(row.join.request, token, FinishReason.LENGTH if row.chosen == row.join.max_tokens else None)
 
     def _report(self, report: StepReport) -> None:
-        report = replace(report, unshared=tuple(self._unshared))
-        self._unshared.clear()
+        copied, stowed, restored = tuple(self._copied), tuple(self._stowed), tuple(self._restored)
+        report = replace(report, copied=copied, stowed=stowed, restored=restored)
+        for told in (self._copied, self._stowed, self._restored):
+            told.clear()
         if report.times is not None:
             self.steps.append(report)
         self._say(report)
@@ -379,3 +464,8 @@ class ScriptedLane:
     def _say(self, message: LaneMessage) -> None:
         assert self._receiver is not None
         self._receiver(message)
+
+
+def saved(tokens: Sequence[int]) -> bytearray:
+    """Return what is saved of cells that hold these tokens."""
+    return bytearray("".join(map(chr, tokens)).encode())

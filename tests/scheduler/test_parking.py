@@ -115,7 +115,7 @@ def test_saved_cells_never_take_more_than_their_bound(bound: int, sizes: list[tu
             kept.append(size)
         if put_back and kept:
             costs.forget(kept.pop(0))
-        assert costs.used_bytes == sum(kept) <= bound
+        assert costs.store.reserved_bytes == sum(kept) <= bound
 
 
 def test_cells_known_to_be_too_large_are_not_saved_in_vain() -> None:
@@ -132,7 +132,7 @@ def test_cells_known_to_be_too_large_are_not_saved_in_vain() -> None:
 def test_what_did_not_fit_still_tells_how_large_cells_are() -> None:
     costs = ParkingCosts(100, Parking.SWAP)
     assert not costs.observe(swapped(200, 10))
-    assert costs.used_bytes == 0
+    assert costs.store.reserved_bytes == 0
     assert costs.choose(5, 0.01, can_pause=False) is Parking.SWAP
     assert costs.choose(6, 0.01, can_pause=False) is Parking.RECOMPUTE
 
@@ -143,4 +143,11 @@ def test_only_swapping_teaches_what_swapping_costs() -> None:
     assert costs.observe(Parked(RequestId("request"), computed=0))
     assert costs.observe(Parked(RequestId("request"), computed=50, seconds=9.0))
     assert costs.loss(100, 0.01, can_pause=False) == before
-    assert costs.used_bytes == 0
+    assert costs.store.reserved_bytes == 0
+
+
+@pytest.mark.parametrize("fixed", [None, Parking.SWAP])
+def test_lanes_that_cannot_swap_compute_again(fixed: Parking | None) -> None:
+    costs = ParkingCosts(PLENTY, fixed, can_swap=False)
+    assert costs.choose(100, 0.01, can_pause=False) is Parking.RECOMPUTE
+    assert costs.loss(100, 0.01, can_pause=False) == ParkingCosts(0).loss(100, 0.01, can_pause=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llamalane.scheduler.prefixes import SHORTEST
+from llamalane.kvcache.region import LEAST_COPY
 from llamalane.scheduler.request import Request, RequestState
 from tests.scheduler.harness import Harness, Start, result_of
 
@@ -72,12 +72,25 @@ def test_nothing_is_shared_between_tenants(start: Start) -> None:
     assert not any(lane.shared_tokens for lane in harness.lanes.values())
 
 
-def test_a_few_tokens_are_not_worth_a_copy(start: Start) -> None:
-    harness = start([2], limit=LIMIT)
+def test_a_few_tokens_are_not_worth_a_copy_between_parts(start: Start) -> None:
+    harness = start([2], limit=LIMIT, partitioned=True)
     for word in ("first", "second"):
-        harness.submit(prompt="x" * (SHORTEST - 1) + word, max_tokens=4)
+        harness.submit(prompt="x" * (LEAST_COPY - 1) + word, max_tokens=4)
     harness.finish()
     assert not harness.lane.shared_tokens
+
+
+def test_a_few_tokens_are_shared_if_they_need_not_be_waited_for(start: Start) -> None:
+    harness = start([3], limit=LIMIT)
+    for word in ("first", "second"):
+        harness.submit(prompt="xxx" + word, max_tokens=4)
+    harness.tick()
+    harness.step()
+    assert harness.lane.steps[0].prefill_tokens == len("xxxfirst" + "xxxsecond")
+    before = harness.lane.shared_tokens
+    harness.submit(prompt="xxxthird", max_tokens=4)
+    harness.finish()
+    assert (before, harness.lane.shared_tokens) == (0, 3)
 
 
 def test_without_roll_back_nothing_is_shared(start: Start) -> None:
@@ -87,17 +100,29 @@ def test_without_roll_back_nothing_is_shared(start: Start) -> None:
     assert not harness.lane.shared_tokens
 
 
+@pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("steps", [0, 1, 3])
-def test_a_request_whose_leader_goes_away_computes_it_all(start: Start, steps: int) -> None:
-    harness = start([2], limit=LIMIT, max_step_tokens=16)
+def test_a_request_whose_leader_goes_away_has_what_that_computed(start: Start, steps: int, partitioned: bool) -> None:
+    harness = start([2], limit=LIMIT, max_step_tokens=16, partitioned=partitioned)
     leader, follower = ask(harness, ["first", "second"])
     harness.tick()
     harness.step(steps)
     harness.scheduler.cancel(leader)
     harness.run()
     assert result_of(follower).text == harness.alone(follower)
-    assert result_of(follower).usage.cached_tokens == 0
-    assert harness.scheduler.counters.cached_tokens == 0
+    assert result_of(follower).usage.cached_tokens == harness.lane.shared_tokens <= 16 * steps
+    assert harness.scheduler.counters.cached_tokens == harness.lane.shared_tokens
+
+
+def test_of_many_whose_leader_goes_away_one_computes_the_rest(start: Start) -> None:
+    harness = start([5], limit=LIMIT, max_step_tokens=16)
+    leader, *followers = ask(harness, ["first", "second", "third", "fourth", "fifth"])
+    harness.tick()
+    harness.step(2)
+    harness.scheduler.cancel(leader)
+    harness.run()
+    assert computed(harness) <= len(SYSTEM) + sum(len(request.tokens) - len(SYSTEM) for request in followers)
+    assert [result_of(request).text for request in followers] == [harness.alone(request) for request in followers]
 
 
 def test_a_request_that_waits_for_its_leader_can_be_cancelled_or_parked(start: Start) -> None:

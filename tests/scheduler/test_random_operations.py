@@ -45,6 +45,10 @@ class RandomOperations(RuleBasedStateMachine):
         park=st.none() | st.sampled_from(Parking),
         swap=st.sampled_from([(0, True), (60, True), (1 << 20, True), (1 << 20, False)]),
         abort_after=st.sampled_from([None, 0.0]),
+        layout=st.sampled_from(["shared", "shared", "own", "partitioned"]),
+        keepers=st.integers(0, 3),
+        worthwhile=st.integers(1, 6),
+        least_stowed=st.sampled_from([4, 12, 1000]),
     )
     def begin(
         self,
@@ -58,6 +62,10 @@ class RandomOperations(RuleBasedStateMachine):
         park: Parking | None,
         swap: tuple[int, bool],
         abort_after: float | None,
+        layout: str,
+        keepers: int,
+        worthwhile: int,
+        least_stowed: int,
     ) -> None:
         self.harness = Harness(
             places,
@@ -74,6 +82,11 @@ class RandomOperations(RuleBasedStateMachine):
             swap_bytes=swap[0],
             swap_works=swap[1],
             abort_after=abort_after,
+            shared=layout == "shared",
+            partitioned=layout == "partitioned",
+            keepers=keepers,
+            worthwhile=worthwhile,
+            least_stowed=least_stowed,
         )
         self.swap_works = swap[1]
         self.texts: dict[Request, str] = {}
@@ -97,15 +110,15 @@ class RandomOperations(RuleBasedStateMachine):
         tenant: str,
         deadline: int | None,
     ) -> Request | MultipleResults[Request]:
-        full = len(self.harness.scheduler.queue) >= MAX_WAITING  # one that came back may be beyond it
+        waiting = len(self.harness.scheduler.queue)
         try:
             request = self.harness.submit(
                 level, prompt=prompt, max_tokens=max_tokens, stop=stop, tenant=tenant, deadline=deadline
             )
         except QueueFullError:
-            assert full
+            assert 2 * waiting >= MAX_WAITING  # up to half is kept for those who were turned away before
             return multiple()
-        assert not full
+        assert waiting < MAX_WAITING  # one that came back may be beyond it
         self.texts[request] = ""
         return request
 
@@ -121,8 +134,7 @@ class RandomOperations(RuleBasedStateMachine):
             if len(self.harness.scheduler.queue) < MAX_WAITING:
                 text = prompt + "x" * number
                 request = self.submit(level, text, min(18, LIMIT - len(text)), [], "one", None)
-                assert isinstance(request, Request)
-                requests.append(request)
+                requests += [request] if isinstance(request, Request) else []
             self.harness.step()
         return multiple(*requests)
 

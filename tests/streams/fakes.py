@@ -63,16 +63,20 @@ class LaneOpener:
 class FakeCells:
     """Notes what is removed, copied, saved and restored; without `can_roll_back` only whole sequences can be removed.
 
-    `lengths` says how long sequences are, and `can_restore` whether saved cells can be put back.
+    `lengths` says how long sequences are, `can_restore` whether saved cells can be put back, and `can_shift` whether
+    cells can be moved.
     """
 
     def __init__(self, *, can_roll_back: bool = True) -> None:
         self.can_roll_back = can_roll_back
         self.can_restore = True
+        self.can_shift = True
         self.lengths: dict[SequenceId, int] = {}
         self.removals: list[tuple[SequenceId, int]] = []
         self.copies: list[tuple[SequenceId, SequenceId, int]] = []
+        self.merges: list[tuple[SequenceId, SequenceId, int, int]] = []
         self.saves: list[SequenceId] = []
+        self.shifts: list[tuple[SequenceId, int, int]] = []
         self.restorals: list[tuple[SequenceId, bytes]] = []
 
     def remove(self, sequence: SequenceId, start: int = 0) -> bool:
@@ -84,8 +88,12 @@ class FakeCells:
     def length(self, sequence: SequenceId) -> int:
         return self.lengths[sequence]
 
-    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> bool:
         self.copies.append((source, target, length))
+        return True
+
+    def merge(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
+        self.merges.append((source, target, start, end))
 
     def save(self, sequence: SequenceId) -> bytearray:
         assert (sequence, 0) not in self.removals[-1:], "there is nothing left to save"
@@ -95,6 +103,10 @@ class FakeCells:
     def restore(self, sequence: SequenceId, data: bytearray) -> bool:
         self.restorals.append((sequence, bytes(data)))
         return self.can_restore
+
+    def shift(self, sequence: SequenceId, keep: int, drop: int) -> bool:
+        self.shifts.append((sequence, keep, drop))
+        return self.can_shift
 
 
 class FakeSampler:

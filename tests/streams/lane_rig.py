@@ -13,6 +13,7 @@ import numpy.typing as npt
 from llamalane.errors import StepAbandonedError
 from llamalane.ids import SequenceId
 from llamalane.streams import (
+    ContextShift,
     CpuStream,
     FinishReason,
     LaneFailed,
@@ -24,7 +25,7 @@ from llamalane.streams import (
 )
 from llamalane.streams.gate import Gate
 from llamalane.streams.lane import Lane, StepContext
-from llamalane.streams.llama import Batch, Context, ContextOptions, Model, uniform
+from llamalane.streams.llama import Abilities, Batch, Context, ContextOptions, Model, uniform
 from llamalane.streams.llama.sampler import cumulative_distribution
 from tests.streams.fakes import stream_options
 
@@ -97,6 +98,9 @@ class ScriptedContext:
         self._inner = inner
         self._closed = False
 
+    def probe(self) -> Abilities:
+        return self._inner.probe()
+
     def decode(self, batch: Batch) -> None:
         self._script.threads.add(threading.get_ident())
         self._script.steps += 1
@@ -121,8 +125,14 @@ class ScriptedContext:
     def length(self, sequence: SequenceId) -> int:
         return self._inner.length(sequence)
 
-    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:
-        self._inner.copy(source, target, length)
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> bool:
+        return self._inner.copy(source, target, length)
+
+    def merge(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
+        self._inner.merge(source, target, start, end)
+
+    def shift(self, sequence: SequenceId, keep: int, drop: int) -> bool:
+        return self._inner.shift(sequence, keep, drop)
 
     def save(self, sequence: SequenceId) -> bytearray:
         return self._inner.save(sequence)
@@ -202,6 +212,7 @@ def open_lane(
     cores: tuple[int, ...] = (),
     options: ContextOptions = OPTIONS,
     can_abandon: bool = True,
+    shift: ContextShift | None = None,
 ) -> Lane:
     """Open a lane; whoever calls it closes the lane."""
     plays = script or Script()
@@ -226,6 +237,7 @@ def open_lane(
         gate=gate or Gate(),
         by_sequence=options.partitioned,
         can_abandon=can_abandon,
+        shift=shift,
     )
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from llamalane.ids import RequestId
-from llamalane.streams import Join
+from llamalane.streams import ContextShift, Join, StepPlan
 from llamalane.streams.llama import Batch, Sampler
-from llamalane.streams.running_set import Row, RunningSet, Work
+from llamalane.streams.row import Row
+from llamalane.streams.running_set import News, RunningSet, Work
 from tests.streams.fakes import FakeCells, FakeSampler
 
 
@@ -25,11 +26,17 @@ class Rig:
         (row,) = (row for row in self.rows if row.join.request == request)
         return row
 
+    def apply(self, plan: StepPlan) -> News:
+        """Carry out a plan's edits, and return what is told of them."""
+        self.rows.apply(plan, self.cells)
+        return self.rows.take_news()
+
     def requests(self) -> list[str]:
         return [row.join.request for row in self.rows]
 
     def step(self, token: int = 7) -> Work:
         """Do what a lane does in a step, choosing `token` for every row whose logits are wanted."""
+        self.rows.shift(self.cells)
         work = self.rows.fill(self.batch)
         self.rows.advance(work)
         for row in work.outputs:
@@ -38,14 +45,16 @@ class Rig:
         return work
 
 
-def rig(capacity: int = 16, *, can_roll_back: bool = True, by_sequence: bool = False) -> Rig:
+def rig(
+    capacity: int = 16, *, can_roll_back: bool = True, by_sequence: bool = False, shift: ContextShift | None = None
+) -> Rig:
     samplers: dict[RequestId, FakeSampler] = {}
 
     def make_sampler(change: Join) -> Sampler:
         samplers[change.request] = FakeSampler()
         return cast(Sampler, samplers[change.request])
 
-    rows = RunningSet(make_sampler, by_sequence=by_sequence)
+    rows = RunningSet(make_sampler, by_sequence=by_sequence, shift=shift)
     return Rig(rows, samplers, FakeCells(can_roll_back=can_roll_back), Batch(capacity))
 
 

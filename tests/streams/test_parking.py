@@ -12,10 +12,10 @@ from tests.streams.set_rig import Rig, in_batch, rig
 SAVED = SavedCells(bytearray(b"cells of 1"), 3)
 
 
-def running(**options: bool) -> Rig:
+def running(*, can_roll_back: bool = True) -> Rig:
     """A rig with one row, of which the prompt and one token were computed: 4 tokens."""
-    it = rig(**options)
-    it.rows.apply(plan(1, join("a", 1, [10, 11, 12])), it.cells)
+    it = rig(can_roll_back=can_roll_back)
+    it.apply(plan(1, join("a", 1, [10, 11, 12])))
     it.step(token=7)
     it.step(token=8)
     it.cells.removals.clear()
@@ -23,7 +23,7 @@ def running(**options: bool) -> Rig:
 
 
 def park_it(it: Rig, how: Parking, version: int = 2) -> Parked:
-    (parked,) = it.rows.apply(plan(version, park("a", 1, how)), it.cells).parked
+    (parked,) = it.apply(plan(version, park("a", 1, how))).parked
     return parked
 
 
@@ -38,7 +38,7 @@ def test_a_parked_row_is_gone_and_its_sampler_closed(how: Parking) -> None:
 @pytest.mark.parametrize("how", list(Parking))
 def test_the_others_run_on(how: Parking) -> None:
     it = running()
-    it.rows.apply(plan(2, join("b", 2, [20]), park("a", 1, how)), it.cells)
+    it.apply(plan(2, join("b", 2, [20]), park("a", 1, how)))
     it.step()
     assert in_batch(it.batch) == [(2, 0, 20, True)]
 
@@ -67,14 +67,14 @@ def test_recomputing_removes_the_cells_and_saves_nothing() -> None:
 
 def test_a_row_of_which_nothing_was_computed_has_nothing_to_save() -> None:
     it = rig()
-    edited = it.rows.apply(plan(1, join("a", 1), park("a", 1, Parking.SWAP)), it.cells)
+    edited = it.apply(plan(1, join("a", 1), park("a", 1, Parking.SWAP)))
     assert [(parked.computed, parked.saved) for parked in edited.parked] == [(0, None)]
     assert it.cells.saves == []
 
 
 def test_a_prompt_parked_half_way_says_how_far_it_came() -> None:
     it = rig()
-    it.rows.apply(plan(1, join("a", 1, list(range(10))), prefill_tokens=6), it.cells)
+    it.apply(plan(1, join("a", 1, list(range(10))), prefill_tokens=6))
     it.step()
     assert park_it(it, Parking.PAUSE).computed == 6
 
@@ -92,7 +92,7 @@ def test_a_paused_sequence_can_give_up_its_cells_later(how: Parking) -> None:
 
 def test_parking_one_who_has_ended_tells_what_the_cells_hold() -> None:
     it = running()
-    it.rows.retire(it.row("a"))
+    it.rows.retire(it.row("a"), it.cells)
     it.cells.lengths[SequenceId(1)] = 4
     assert park_it(it, Parking.PAUSE) == Parked(RequestId("a"), 4)
 
@@ -100,22 +100,22 @@ def test_parking_one_who_has_ended_tells_what_the_cells_hold() -> None:
 def test_parking_is_carried_out_once_though_plans_repeat_it() -> None:
     it = running()
     change = edit(2, park("a", 1, Parking.SWAP))
-    assert len(it.rows.apply(plan(2, change), it.cells).parked) == 1
-    assert it.rows.apply(plan(3, change), it.cells).parked == []
+    assert len(it.apply(plan(2, change)).parked) == 1
+    assert it.apply(plan(3, change)).parked == []
     assert it.cells.saves == [1]
 
 
 def test_leaving_while_paused_is_confirmed_and_touches_no_cells() -> None:
     it = running()
     park_it(it, Parking.PAUSE)
-    assert it.rows.apply(plan(3, leave("a", keep=2)), it.cells).left == ["a"]
+    assert it.apply(plan(3, leave("a", keep=2))).left == ["a"]
     assert it.cells.removals == []
 
 
 @pytest.mark.parametrize("how", [Parking.SWAP, Parking.RECOMPUTE])
 def test_another_can_have_the_sequence_within_the_same_plan(how: Parking) -> None:
     it = running()
-    edited = it.rows.apply(plan(2, park("a", 1, how), join("b", 1, [20, 21])), it.cells)
+    edited = it.apply(plan(2, park("a", 1, how), join("b", 1, [20, 21])))
     assert [parked.computed for parked in edited.parked] == [4]
     assert it.requests() == ["b"]
     it.step()
@@ -126,7 +126,7 @@ def test_a_paused_row_goes_on_with_the_token_that_was_chosen_last() -> None:
     it = running()
     parked = park_it(it, Parking.PAUSE)
     history = [10, 11, 12, 7, 8]
-    it.rows.apply(plan(3, join("a", 1, history, cached=parked.computed, generated=2, max_tokens=2)), it.cells)
+    it.apply(plan(3, join("a", 1, history, cached=parked.computed, generated=2, max_tokens=2)))
     assert it.cells.removals == [(1, 4)], "nothing beyond what it had"
     work = it.step()
     assert in_batch(it.batch) == [(1, 4, 8, True)]
@@ -135,7 +135,7 @@ def test_a_paused_row_goes_on_with_the_token_that_was_chosen_last() -> None:
 
 def test_saved_cells_are_put_back_and_only_the_rest_is_computed() -> None:
     it = rig()
-    it.rows.apply(plan(1, join("a", 2, [10, 11, 12, 7, 8], cached=3, saved=SAVED)), it.cells)
+    it.apply(plan(1, join("a", 2, [10, 11, 12, 7, 8], cached=3, saved=SAVED)))
     assert it.cells.restorals == [(2, b"cells of 1")]
     it.step()
     assert in_batch(it.batch) == [(2, 3, 7, False), (2, 4, 8, True)]
@@ -144,13 +144,13 @@ def test_saved_cells_are_put_back_and_only_the_rest_is_computed() -> None:
 def test_when_saved_cells_cannot_be_put_back_everything_is_computed() -> None:
     it = rig()
     it.cells.can_restore = False
-    it.rows.apply(plan(1, join("a", 2, [10, 11, 12, 7], cached=3, saved=SAVED)), it.cells)
+    it.apply(plan(1, join("a", 2, [10, 11, 12, 7], cached=3, saved=SAVED)))
     it.step()
     assert [(position, token) for _, position, token, _ in in_batch(it.batch)] == [(0, 10), (1, 11), (2, 12), (3, 7)]
 
 
 def test_saved_cells_can_be_put_back_though_sequences_cannot_be_cut_to_length() -> None:
     it = rig(can_roll_back=False)
-    it.rows.apply(plan(1, join("a", 2, [10, 11, 12, 7], cached=3, saved=SAVED)), it.cells)
+    it.apply(plan(1, join("a", 2, [10, 11, 12, 7], cached=3, saved=SAVED)))
     it.step()
     assert in_batch(it.batch) == [(2, 3, 7, True)]

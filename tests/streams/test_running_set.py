@@ -12,7 +12,7 @@ from tests.streams.set_rig import in_batch, rig
 
 def test_a_prompt_is_computed_and_then_each_token_that_was_chosen() -> None:
     it = rig()
-    it.rows.apply(plan(1, join("a", 1, [10, 11, 12])), it.cells)
+    it.apply(plan(1, join("a", 1, [10, 11, 12])))
     work = it.step(token=7)
     assert in_batch(it.batch) == [(1, 0, 10, False), (1, 1, 11, False), (1, 2, 12, True)]
     assert (work.prefill_tokens, work.decode_rows, work.started) == (3, 0, ["a"])
@@ -26,23 +26,23 @@ def test_a_prompt_is_computed_and_then_each_token_that_was_chosen() -> None:
 def test_a_plan_repeated_is_carried_out_once() -> None:
     it = rig()
     first = plan(1, join("a"))
-    assert it.rows.apply(first, it.cells).left == []
+    assert it.apply(first).left == []
     it.step()
     (row,) = it.rows
-    it.rows.apply(first, it.cells)
+    it.apply(first)
     assert list(it.rows) == [row]
-    it.rows.apply(plan(2, edit(1, join("a")), join("b", 1)), it.cells)
+    it.apply(plan(2, edit(1, join("a")), join("b", 1)))
     assert it.requests() == ["a", "b"]
     assert row.chosen == 1, "the row was made anew"
-    assert it.rows.apply(plan(3, edit(1, join("a")), edit(2, join("b", 1)), leave("a")), it.cells).left == ["a"]
-    assert it.rows.apply(plan(4, edit(3, leave("a"))), it.cells).left == []
+    assert it.apply(plan(3, edit(1, join("a")), edit(2, join("b", 1)), leave("a"))).left == ["a"]
+    assert it.apply(plan(4, edit(3, leave("a")))).left == []
     assert it.requests() == ["b"]
     assert it.rows.version == 4
 
 
 def test_who_joins_has_all_other_cells_of_its_sequence_removed() -> None:
     it = rig()
-    it.rows.apply(plan(1, join("a", 2, [10, 11, 12], cached=2)), it.cells)
+    it.apply(plan(1, join("a", 2, [10, 11, 12], cached=2)))
     assert it.cells.removals == [(2, 2)]
     it.step()
     assert in_batch(it.batch) == [(2, 2, 12, True)]
@@ -50,7 +50,7 @@ def test_who_joins_has_all_other_cells_of_its_sequence_removed() -> None:
 
 def test_what_is_cached_is_computed_anew_where_it_cannot_be_cut_to_length() -> None:
     it = rig(can_roll_back=False)
-    it.rows.apply(plan(1, join("a", 2, [10, 11, 12], cached=2)), it.cells)
+    it.apply(plan(1, join("a", 2, [10, 11, 12], cached=2)))
     assert it.cells.removals == [(2, 0)]
     it.step()
     assert [position for _, position, _, _ in in_batch(it.batch)] == [0, 1, 2]
@@ -58,9 +58,9 @@ def test_what_is_cached_is_computed_anew_where_it_cannot_be_cut_to_length() -> N
 
 def test_who_leaves_keeps_the_cells_that_it_was_told_to() -> None:
     it = rig()
-    it.rows.apply(plan(1, join("a", 1)), it.cells)
+    it.apply(plan(1, join("a", 1)))
     it.step()
-    assert it.rows.apply(plan(2, leave("a", keep=2)), it.cells).left == ["a"]
+    assert it.apply(plan(2, leave("a", keep=2))).left == ["a"]
     assert it.cells.removals[1:] == [(1, 2)]
     assert len(it.rows) == 0
     assert it.samplers[RequestId("a")].closed
@@ -68,27 +68,27 @@ def test_who_leaves_keeps_the_cells_that_it_was_told_to() -> None:
 
 def test_who_leaves_keeps_nothing_where_cells_cannot_be_cut_to_length() -> None:
     it = rig(can_roll_back=False)
-    it.rows.apply(plan(1, join("a", 1)), it.cells)
-    it.rows.apply(plan(2, leave("a", keep=2)), it.cells)
+    it.apply(plan(1, join("a", 1)))
+    it.apply(plan(2, leave("a", keep=2)))
     assert it.cells.removals == [(1, 0), (1, 0)]
 
 
 def test_leaving_twice_or_unknown_is_confirmed_and_touches_nothing() -> None:
     it = rig()
-    assert it.rows.apply(plan(1, leave("ghost", keep=3)), it.cells).left == ["ghost"]
+    assert it.apply(plan(1, leave("ghost", keep=3))).left == ["ghost"]
     assert it.cells.removals == []
-    it.rows.apply(plan(2, join("a", 1)), it.cells)
+    it.apply(plan(2, join("a", 1)))
     (row,) = it.rows
-    it.rows.retire(row)
-    assert it.rows.apply(plan(3, leave("a", keep=3)), it.cells).left == ["a"]
+    it.rows.retire(row, it.cells)
+    assert it.apply(plan(3, leave("a", keep=3))).left == ["a"]
     assert it.cells.removals == [(1, 0)]
 
 
 def test_a_place_can_change_hands_within_one_plan() -> None:
     it = rig()
-    it.rows.apply(plan(1, join("a", 0)), it.cells)
+    it.apply(plan(1, join("a", 0)))
     it.step()
-    assert it.rows.apply(plan(2, leave("a"), join("b", 0, [20, 21])), it.cells).left == ["a"]
+    assert it.apply(plan(2, leave("a"), join("b", 0, [20, 21]))).left == ["a"]
     assert it.requests() == ["b"]
     it.step()
     assert in_batch(it.batch) == [(0, 0, 20, False), (0, 1, 21, True)]
@@ -96,14 +96,14 @@ def test_a_place_can_change_hands_within_one_plan() -> None:
 
 def test_decoding_rows_come_first_then_prompts_by_urgency() -> None:
     it = rig()
-    it.rows.apply(plan(1, join("late", 0, [1], urgency=(5.0, 1.0)), join("soon", 1, [1], urgency=(1.0, 9.0))), it.cells)
+    it.apply(plan(1, join("late", 0, [1], urgency=(5.0, 1.0)), join("soon", 1, [1], urgency=(1.0, 9.0))))
     it.step(token=7)
     changes = [
         join("c", 2, [30, 31], urgency=(3.0, 0.0)),
         join("a", 3, [10, 11], urgency=(1.0, 5.0)),
         join("b", 4, [20, 21], urgency=(1.0, 6.0)),
     ]
-    it.rows.apply(plan(2, *changes), it.cells)
+    it.apply(plan(2, *changes))
     work = it.step()
     assert [sequence for sequence, _, _, _ in in_batch(it.batch)] == [0, 1, 3, 3, 4, 4, 2, 2]
     assert work.decode_rows == 2
@@ -113,7 +113,7 @@ def test_decoding_rows_come_first_then_prompts_by_urgency() -> None:
 
 def test_equal_urgency_goes_by_who_joined_first() -> None:
     it = rig()
-    it.rows.apply(plan(1, *(join(name, place, [1, 2]) for place, name in enumerate("dacb"))), it.cells)
+    it.apply(plan(1, *(join(name, place, [1, 2]) for place, name in enumerate("dacb"))))
     assert it.step().started == list("dacb")
 
 
@@ -121,7 +121,7 @@ def test_a_budget_cuts_prompts_into_chunks_and_gives_logits_only_at_their_end() 
     it = rig()
     long, short = list(range(100, 105)), [50, 51]
     changes = [join("short", 1, short, urgency=(2.0,)), join("long", 0, long, urgency=(1.0,))]
-    it.rows.apply(plan(1, *changes, prefill_tokens=3), it.cells)
+    it.apply(plan(1, *changes, prefill_tokens=3))
     first = it.step()
     assert in_batch(it.batch) == [(0, 0, 100, False), (0, 1, 101, False), (0, 2, 102, False)]
     assert (first.prefill_tokens, first.started, first.outputs) == (3, ["long"], [])
@@ -136,36 +136,36 @@ def test_a_budget_cuts_prompts_into_chunks_and_gives_logits_only_at_their_end() 
 @pytest.mark.parametrize("budget", [0, -5])
 def test_a_prompt_goes_on_even_with_a_budget_of_nothing(budget: int) -> None:
     it = rig()
-    it.rows.apply(plan(1, join("a", 0, [1, 2, 3, 4]), prefill_tokens=budget), it.cells)
+    it.apply(plan(1, join("a", 0, [1, 2, 3, 4]), prefill_tokens=budget))
     assert [it.step().prefill_tokens for _ in range(3)] == [1, 1, 1]
     assert it.step().decode_rows == 1
 
 
 def test_decoding_rows_do_not_use_up_the_budget() -> None:
     it = rig()
-    it.rows.apply(plan(1, *(join(name, i, [1]) for i, name in enumerate("abc"))), it.cells)
+    it.apply(plan(1, *(join(name, i, [1]) for i, name in enumerate("abc"))))
     it.step()
-    it.rows.apply(plan(2, join("d", 3, [1, 2, 3, 4]), prefill_tokens=2), it.cells)
+    it.apply(plan(2, join("d", 3, [1, 2, 3, 4]), prefill_tokens=2))
     work = it.step()
     assert (work.decode_rows, work.prefill_tokens) == (3, 2)
 
 
 def test_a_step_never_outgrows_its_batch() -> None:
     it = rig(capacity=4)
-    it.rows.apply(plan(1, *(join(name, i, [1]) for i, name in enumerate("abc"))), it.cells)
+    it.apply(plan(1, *(join(name, i, [1]) for i, name in enumerate("abc"))))
     it.step()
-    it.rows.apply(plan(2, join("d", 3, list(range(10))), prefill_tokens=100), it.cells)
+    it.apply(plan(2, join("d", 3, list(range(10))), prefill_tokens=100))
     work = it.step()
     assert (work.decode_rows, work.prefill_tokens, it.batch.size) == (3, 1, 4)
 
 
 def test_prompts_wait_while_decoding_rows_fill_the_batch() -> None:
     it = rig(capacity=2)
-    it.rows.apply(plan(1, join("a", 0, [1]), join("b", 1, [1])), it.cells)
+    it.apply(plan(1, join("a", 0, [1]), join("b", 1, [1])))
     it.step()
-    it.rows.apply(plan(2, join("c", 2, [1, 2])), it.cells)
+    it.apply(plan(2, join("c", 2, [1, 2])))
     assert it.step().decode_rows == 2
-    it.rows.apply(plan(3, leave("a")), it.cells)
+    it.apply(plan(3, leave("a")))
     assert it.step().started == ["c"]
 
 
@@ -178,13 +178,13 @@ def test_an_empty_set_has_nothing_to_compute() -> None:
 
 def test_an_empty_plan_is_acknowledged_and_sets_the_budget() -> None:
     it = rig()
-    it.rows.apply(plan(3, prefill_tokens=5), it.cells)
+    it.apply(plan(3, prefill_tokens=5))
     assert (it.rows.version, it.rows.prefill_tokens) == (3, 5)
 
 
 def test_clearing_closes_every_sampler() -> None:
     it = rig()
-    it.rows.apply(plan(1, join("a"), join("b", 1)), it.cells)
+    it.apply(plan(1, join("a"), join("b", 1)))
     it.rows.clear()
     assert len(it.rows) == 0
     assert all(sampler.closed for sampler in it.samplers.values())
@@ -213,10 +213,10 @@ def test_however_plans_are_replaced_every_edit_is_carried_out_once(
             present = [other for other in present if other != name]
             expected_left.append(name)
         if fate != "lost":
-            left += it.rows.apply(plan(version, *pending), it.cells).left
+            left += it.apply(plan(version, *pending)).left
         if fate == "acknowledged":
             pending = []
-    left += it.rows.apply(plan(13, *pending), it.cells).left
+    left += it.apply(plan(13, *pending)).left
     assert it.requests() == present
     assert left == expected_left
 
@@ -232,7 +232,7 @@ def test_every_prompt_is_computed_whole_and_in_order(prompts: list[int], budget:
     changes = [
         join(f"r{place}", place, [100 * place + i for i in range(length)]) for place, length in enumerate(prompts)
     ]
-    it.rows.apply(plan(1, *changes, prefill_tokens=budget), it.cells)
+    it.apply(plan(1, *changes, prefill_tokens=budget))
     seen: dict[int, list[int]] = {place: [] for place in range(len(prompts))}
     while not all(row.chosen for row in it.rows):
         work = it.step(token=-1)

@@ -20,9 +20,9 @@ ROWS = st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_siz
 def decoding(*rows: Join, share: StepShare | None = None) -> Rig:
     """A rig whose rows are all decoding, each having had a part in the last step."""
     it = rig(capacity=64)
-    it.rows.apply(plan(1, *rows), it.cells)
+    it.apply(plan(1, *rows))
     it.step()
-    it.rows.apply(plan(2, share=share), it.cells)
+    it.apply(plan(2, share=share))
     return it
 
 
@@ -45,14 +45,14 @@ def test_without_a_share_every_row_has_a_part_in_every_step() -> None:
 
 def test_rows_less_urgent_than_a_prompt_sit_out_every_second_step() -> None:
     it = decoding(join("same", 0, [1], level=LESS_URGENT), join("less", 1, [1], level=LEAST))
-    it.rows.apply(plan(3, a_long_prompt(LESS_URGENT), prefill_tokens=4), it.cells)
+    it.apply(plan(3, a_long_prompt(LESS_URGENT), prefill_tokens=4))
     steps = [set(parts(it.step())) - {"prompt"} for _ in range(6)]
     assert steps == [{"same"}, {"same", "less"}] * 3
 
 
 def test_once_the_prompt_is_computed_nobody_sits_out() -> None:
     it = decoding(join("less", 0, [1], level=LEAST))
-    it.rows.apply(plan(3, join("prompt", 1, [1, 2], level=URGENT)), it.cells)
+    it.apply(plan(3, join("prompt", 1, [1, 2], level=URGENT)))
     assert [set(parts(it.step())) for _ in range(3)] == [{"prompt"}, {"prompt", "less"}, {"prompt", "less"}]
 
 
@@ -65,7 +65,7 @@ def test_the_less_urgent_take_turns() -> None:
 def test_a_share_ends_with_the_plan_that_has_none() -> None:
     it = decoding(*(join(name, i, [1], level=LEAST) for i, name in enumerate("abc")), share=share_of(1))
     assert len(parts(it.step())) == 1
-    it.rows.apply(plan(3), it.cells)
+    it.apply(plan(3))
     assert len(parts(it.step())) == 3
 
 
@@ -92,7 +92,7 @@ def test_a_share_of_nothing_never_leaves_a_step_empty() -> None:
 
 def test_a_share_and_an_urgent_prompt_together_leave_nobody_out_for_ever() -> None:
     it = decoding(*(join(name, i, [1], level=LEAST) for i, name in enumerate("abcd")), share=share_of(2))
-    it.rows.apply(plan(3, a_long_prompt(URGENT), prefill_tokens=4, share=share_of(2)), it.cells)
+    it.apply(plan(3, a_long_prompt(URGENT), prefill_tokens=4, share=share_of(2)))
     steps = [parts(it.step()) for _ in range(20)]
     counts = Counter(name for step in steps for name in step)
     assert counts["prompt"] == 20
@@ -102,7 +102,7 @@ def test_a_share_and_an_urgent_prompt_together_leave_nobody_out_for_ever() -> No
 @pytest.mark.parametrize("share", [None, share_of(1)])
 def test_a_step_that_was_not_computed_changes_nobody_s_turn(share: StepShare | None) -> None:
     it = decoding(*(join(name, i, [1], level=LEAST) for i, name in enumerate("abc")), share=share)
-    it.rows.apply(plan(3, a_long_prompt(URGENT), prefill_tokens=4, share=share), it.cells)
+    it.apply(plan(3, a_long_prompt(URGENT), prefill_tokens=4, share=share))
     abandoned = [parts(it.rows.fill(it.batch)) for _ in range(4)]
     assert abandoned == [parts(it.step())] * 4
 
@@ -141,7 +141,7 @@ def test_no_sheltered_row_sits_out_two_steps_in_a_row_whatever_prompts_come(
     waited: set[str] = set()
     for step, length in enumerate(prompts):
         changes = [join(f"prompt-{step}", 100 + step, [1] * length, level=URGENT)] if length else []
-        it.rows.apply(plan(3 + step, *changes, prefill_tokens=8, share=share_of(others)), it.cells)
+        it.apply(plan(3 + step, *changes, prefill_tokens=8, share=share_of(others)))
         part = set(parts(it.step()))
         assert part
         assert waited & sheltered <= part

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -29,6 +30,15 @@ def models(tiny_models: Mapping[Kind, Path]) -> Iterator[Mapping[Kind, Model]]:
         model.close()
 
 
+@pytest.fixture(scope="session")
+def gemma3() -> Path:
+    """Gemma 3 270M, a real model with a sliding window, which few need: `make gemma` fetches it."""
+    path = Path(sys.prefix, "models", "gemma-3-270m-q4_k_m.gguf")
+    if not path.is_file():
+        pytest.skip("Gemma 3 270M is not there; fetch it with: make gemma")
+    return path
+
+
 @pytest.fixture
 def vocabulary(model: Model) -> Vocabulary:
     return model.vocabulary
@@ -43,7 +53,7 @@ def context(model: Model) -> Iterator[Context]:
 
 def step(context: Context, *rows: tuple[SequenceId, list[int]]) -> npt.NDArray[np.float32]:
     """Compute tokens after what the sequences hold, and return a copy of each one's logits."""
-    batch = Batch(64)
+    batch = Batch(256)
     for sequence, tokens in rows:
         batch.add(sequence, tokens, context.length(sequence), output=True)
     context.decode(batch)

@@ -1,0 +1,167 @@
+"""What lanes give up of finished prompts goes to host memory, if that is worth it, and comes back when it is wanted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from llamalane.ids import SequenceId
+from llamalane.kvcache import Evicted, HostStatistics, Merged, Moved
+from llamalane.scheduler.archive import Archive
+from llamalane.scheduler.ledger import LaneLedger
+from llamalane.scheduler.parking import ParkingCosts
+from llamalane.scheduler.request import Request
+from llamalane.streams import Merge, Move, PoolLane, Restore, Restored, Stow, Stowed, Trim
+
+LEAST_TOKENS = 64
+"""Fewer tokens are not worth the trouble."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    """A sequence that a lane is to save, or to put back."""
+
+    lane: str
+    sequence: SequenceId
+    scope: str
+    tokens: Sequence[int]
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Saved cells that can be put back: all of them, of which the first `usable` are kept."""
+
+    read: Callable[[], bytearray | None]
+    length: int
+    usable: int
+
+
+class Stowage:
+    """The traffic between the lanes' regions and what is kept outside them.
+
+    `costs` tells what is worth it, and owns the host memory; `archive` keeps files that outlive the engine. Fewer than
+    `least_tokens` are left alone.
+    """
+
+    def __init__(
+        self, costs: ParkingCosts, archive: Archive | None = None, *, least_tokens: int = LEAST_TOKENS
+    ) -> None:
+        self._costs = costs
+        self._least_tokens = least_tokens
+        self._host = costs.store
+        self._archive = archive
+        self._numbers = itertools.count(1)
+        self._tickets: dict[int, _Ticket] = {}
+        self.restored_tokens = 0
+        """Tokens that were put back instead of being computed."""
+
+    @property
+    def statistics(self) -> HostStatistics:
+        """The host memory's numbers."""
+        return self._host.statistics()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no lane is saving anything."""
+        return not self._tickets
+
+    def carry_out(self, ledger: LaneLedger, changes: Sequence[object]) -> None:
+        """Tell a lane what its region asks of it; what is given up is saved before, if it is worth it."""
+        for change in changes:
+            match change:
+                case Evicted(sequence, scope, tokens, keep):
+                    ticket = self._ticket_for(ledger, sequence, scope, tokens)
+                    ledger.edit(Trim(sequence, keep) if ticket is None else Stow(ticket, sequence, keep))
+                case Moved(sequence, to):
+                    ledger.edit(Move(sequence, to))
+                case Merged(sequence, source, start, end):
+                    ledger.edit(Merge(sequence, source, start, end))
+                case _:
+                    raise TypeError(f"a region asked for {change!r}")
+
+    def bring_back(self, request: Request, ledger: LaneLedger) -> None:
+        """Let a lane put back what is kept of a request's prompt outside, if that beats computing it.
+
+        A sequence that nobody uses gets it, where the request will find it.
+        """
+        region, tokens = ledger.lane.region, request.history
+        found = self._find(ledger.lane, request.tenant, tokens)
+        if found is None or not region.free or found.usable > region.room:
+            return
+        gain = found.usable - region.cached(tokens, request.tenant)
+        if gain < self._least_tokens or not self._pays(found.length, gain, ledger):
+            return
+        kept = tokens[: found.usable]
+        place = region.take(kept, len(kept), request.tenant, restored=True)
+        self.carry_out(ledger, place.changes)
+        ticket = self._new_ticket(ledger, place.sequence, request.tenant, kept)
+        ledger.edit(Restore(ticket, place.sequence, found.read, found.usable))
+        self.restored_tokens += gain
+        self.carry_out(ledger, region.give_back(place.sequence, kept))
+
+    def note_stowed(self, stowed: Stowed) -> None:
+        """Take what a lane has saved."""
+        ticket = self._tickets.pop(stowed.ticket, None)
+        if ticket is None or stowed.saved is None:
+            return
+        self._costs.observe_saving(len(stowed.saved.data), stowed.saved.length, stowed.seconds)
+        self._host.put(ticket.scope, ticket.tokens, stowed.saved.data, whole=ticket.whole)
+        if self._archive is not None:
+            self._archive.put_nowait(ticket.scope, ticket.tokens, stowed.saved.data, whole=ticket.whole)
+
+    def note_restored(self, ledger: LaneLedger, restored: Restored) -> None:
+        """Take note that a sequence was put back, or holds nothing."""
+        ticket = self._tickets.pop(restored.ticket, None)
+        if ticket is not None and not restored.done:
+            self.carry_out(ledger, ledger.lane.region.forget(ticket.sequence))
+
+    def forget_lane(self, lane: str) -> None:
+        """Expect nothing any more of a lane that lost its context."""
+        self._tickets = {number: ticket for number, ticket in self._tickets.items() if ticket.lane != lane}
+
+    def stow_all(self, ledger: LaneLedger) -> None:
+        """Save all that a lane keeps for nobody in particular, if it is worth it, and remove it."""
+        self.carry_out(ledger, ledger.lane.region.forget_all())
+
+    def _ticket_for(self, ledger: LaneLedger, sequence: SequenceId, scope: str, tokens: Sequence[int]) -> int | None:
+        scope = _state_scope(ledger.lane, scope)
+        size = self._costs.size(len(tokens))
+        if len(tokens) < self._least_tokens or not self._pays(len(tokens), len(tokens), ledger):
+            return None
+        if not self._host.wants(scope, tokens, size, whole=not ledger.lane.region.can_roll_back):
+            return None
+        return self._new_ticket(ledger, sequence, scope, tokens)
+
+    def _new_ticket(self, ledger: LaneLedger, sequence: SequenceId, scope: str, tokens: Sequence[int]) -> int:
+        number = next(self._numbers)
+        self._tickets[number] = _Ticket(
+            ledger.lane.name, sequence, scope, tokens, whole=not ledger.lane.region.can_roll_back
+        )
+        return number
+
+    def _find(self, lane: PoolLane, tenant: str, tokens: Sequence[int]) -> _Found | None:
+        scope, whole = _state_scope(lane, tenant), not lane.region.can_roll_back
+        wanted = tokens[: len(tokens) - 1]  # the last one's logits are needed
+        stored = self._host.match(scope, wanted, whole=whole)
+        if self._archive is not None:
+            file = self._archive.disk.match(scope, wanted, whole=whole)
+            if file is not None and (stored is None or file.usable > stored.usable):
+                return _Found(partial(self._archive.disk.load, file), file.length, file.usable)
+        if stored is None:
+            return None
+        self._host.touch(stored.entry)
+        data = cast(bytearray, stored.data)  # nothing else is put there
+        return _Found(lambda: data, stored.length, stored.usable)
+
+    def _pays(self, length: int, gain: int, ledger: LaneLedger) -> bool:
+        return self._costs.swap_seconds(length) < self._costs.compute_seconds(gain, ledger.model.token_seconds)
+
+
+def _state_scope(lane: PoolLane, tenant: str) -> str:
+    """Return whose cells can be put back on a lane: those of a tenant, from a context divided in the same way."""
+    region = lane.region
+    return f"{region.sequences if region.partitioned else 0}/{tenant}"
