@@ -136,6 +136,14 @@ def queue() -> None:
     print(queue_markdown(measure_queue()))
 
 
+@app.command()
+def prefixes() -> None:
+    """Measure what the prefix tree costs an admitted request, by how large the tree is."""
+    with _needed_packages():
+        from llamalane.bench.prefix_costs import measure_prefixes, prefixes_markdown  # noqa: PLC0415
+    print(prefixes_markdown(measure_prefixes()))
+
+
 @contextmanager
 def _needed_packages() -> Iterator[None]:
     try:

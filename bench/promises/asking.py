@@ -6,9 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from llamalane.bench.workload import Question
 from llamalane.scheduler import Engine, EngineConfig, SamplingParameters
+
+Park = Literal["auto", "pause", "swap", "recompute"]
+PARKS: tuple[Park, ...] = get_args(Park)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +24,33 @@ class Answer:
     tokens: int
 
 
-def engine_for(model: Path, *, places: int, threads: int, cells: int, max_requests: int = 1000) -> Engine:
-    """Return an engine with one lane and nothing reserved."""
+def config_for(
+    model: Path, *, places: int, threads: int, cells: int, max_requests: int = 1000, park: Park = "auto"
+) -> EngineConfig:
+    """Return the configuration of one lane with nothing reserved."""
     values = {
         "models": [{"path": model}],
         "streams": {"lanes": [{"places": places, "threads": threads}]},
         "kv": {"budget": cells},
-        "scheduler": {"queue": {"max_requests": max_requests, "overflow": "shed"}},
+        "scheduler": {"queue": {"max_requests": max_requests, "overflow": "shed"}, "park": park},
     }
-    return Engine(EngineConfig.model_validate(values))
+    return EngineConfig.model_validate(values)
+
+
+def engine_for(model: Path, *, places: int, threads: int, cells: int, max_requests: int = 1000) -> Engine:
+    """Return an engine with one lane and nothing reserved."""
+    return Engine(config_for(model, places=places, threads=threads, cells=cells, max_requests=max_requests))
+
+
+def sampling_for(question: Question) -> SamplingParameters:
+    """Return how a question's answer is chosen: exactly as many tokens as it names."""
+    return SamplingParameters(max_tokens=question.output_tokens, ignore_eos=True, seed=question.seed)
 
 
 async def ask(engine: Engine, question: Question, level: int) -> Answer:
     """Ask a question, and wait for the whole answer; if the wait is cancelled, so is the request."""
     begin = time.monotonic()
-    sampling = SamplingParameters(max_tokens=question.output_tokens, ignore_eos=True, seed=question.seed)
-    handle = await engine.submit(question.prompt, priority=level, sampling=sampling)
+    handle = await engine.submit(question.prompt, priority=level, sampling=sampling_for(question))
     first = None
     try:
         async for _ in handle:

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from statistics import median
 
 import anyio
 
 from llamalane.bench.machine import describe_machine
 from llamalane.bench.model import find_model
 from llamalane.bench.promises import Promise
-from llamalane.bench.promises.asking import engine_for, percentile
-from llamalane.bench.promises.overload import FIRST_TOKEN, PER_TOKEN, TOP_SHARE, Overload, measure_overload
+from llamalane.bench.promises.asking import PARKS, config_for, engine_for
+from llamalane.bench.promises.endless import measure_backlog, measure_endless
+from llamalane.bench.promises.overload import measure_overload
+from llamalane.bench.promises.parking import measure_parking
 from llamalane.bench.promises.refusals import measure_refusals
-from llamalane.bench.promises.urgency import Urgency, measure_urgency
+from llamalane.bench.promises.tables import (
+    endless_lines,
+    overload_lines,
+    parking_lines,
+    refusal_lines,
+    tenant_lines,
+    urgency_lines,
+)
+from llamalane.bench.promises.tenants import measure_tenants
+from llamalane.bench.promises.urgency import measure_urgency
+from llamalane.bench.promises.watching import WatchedEngine
+from llamalane.scheduler import Engine
 from llamalane.streams.cores import available_cores
 
 PLACES = 8
 CELLS = 4096
 QUEUE = 64
+LONG_QUEUE = 1000
+"""Where everybody may wait."""
+MINUTE = 60.0
+TRIES = 40
+OVERSUBSCRIBED = (2, 4)
 
 
 def run(model: Path | None, promises: list[Promise], *, tries: int, seconds: float, seed: int) -> None:
@@ -32,61 +49,51 @@ def run(model: Path | None, promises: list[Promise], *, tries: int, seconds: flo
 
 async def _measure(model: Path, promise: Promise, tries: int, seconds: float, seed: int) -> list[str]:
     threads = len(available_cores())
-    async with engine_for(model, places=PLACES, threads=threads, cells=CELLS, max_requests=QUEUE) as engine:
-        match promise:
-            case Promise.URGENCY:
-                urgency = await measure_urgency(engine, tries=tries, clients=2 * PLACES, seed=seed, tell=_tell)
-                return urgency_lines(urgency)
-            case Promise.REFUSALS:
-                return refusal_lines(await measure_refusals(engine, tries=20 * tries))
-            case Promise.OVERLOAD:
-                return overload_lines(await measure_overload(engine, seconds=seconds, seed=seed))
+    match promise:
+        case Promise.PARKING:
+            return await _measure_parking(model, threads, seed)
+        case Promise.ENDLESS | Promise.TENANTS:
+            config = config_for(model, places=PLACES, threads=threads, cells=CELLS, max_requests=LONG_QUEUE)
+            async with WatchedEngine(config) as engine:
+                return await _measure_waiting(engine, promise, min(tries, TRIES), min(seconds, MINUTE), seed)
+        case _:
+            async with engine_for(model, places=PLACES, threads=threads, cells=CELLS, max_requests=QUEUE) as engine:
+                return await _measure_busy(engine, promise, tries, seconds, seed)
 
 
-def urgency_lines(result: Urgency) -> list[str]:
-    """Return the table of the urgent requests."""
-    return [
-        "| urgent request of 12 words | tries | median, ms | p99, ms |",
-        "| --- | --- | --- | --- |",
-        *(
-            f"| {name} | {len(times)} | {1e3 * median(times):.0f} | {1e3 * percentile(times, 0.99):.0f} |"
-            for name, times in (("idle", result.idle), ("every place taken by level 5", result.loaded))
-        ),
-        "",
-        f"Under load {result.median_ratio:.2f}× in the median, {result.ratio:.2f}× at the 99th percentile. One urgent "
-        f"request a second costs {100 * result.cost:.1f} % of all tokens computed, its own not counted as lost.",
-        "",
-    ]
+async def _measure_busy(engine: Engine, promise: Promise, tries: int, seconds: float, seed: int) -> list[str]:
+    match promise:
+        case Promise.URGENCY:
+            urgency = await measure_urgency(engine, tries=tries, clients=2 * PLACES, seed=seed, tell=_tell)
+            return urgency_lines(urgency)
+        case Promise.REFUSALS:
+            return refusal_lines(await measure_refusals(engine, tries=20 * tries))
+        case _:
+            return overload_lines(await measure_overload(engine, seconds=seconds, seed=seed))
 
 
-def refusal_lines(times: list[float]) -> list[str]:
-    """Return what refusals took."""
-    return [
-        f"{len(times)} refusals by `submit_tokens_nowait` took {1e6 * median(times):.0f} µs in the median, "
-        f"{1e6 * percentile(times, 0.99):.0f} µs at the 99th percentile.",
-        "",
-    ]
+async def _measure_waiting(engine: WatchedEngine, promise: Promise, tries: int, seconds: float, seed: int) -> list[str]:
+    if promise is Promise.TENANTS:
+        return tenant_lines(await measure_tenants(engine, seconds=seconds, seed=seed))
+    endless = await measure_endless(engine, clients=2 * PLACES, seconds=seconds, seed=seed)
+    await measure_backlog(engine, endless, tries=tries, seed=seed + 1, tell=_tell)
+    return endless_lines(endless)
 
 
-def overload_lines(result: Overload) -> list[str]:
-    """Return the table of the overload."""
-    rows = [("level 1 alone", result.unloaded), ("level 1 in the overload", result.top), ("level 5", result.low)]
-    return [
-        f"Capacity: {result.capacity:.2f} requests a second. Offered: 3 times as many, {100 * TOP_SHARE:.0f} % of the "
-        f"capacity at level 1. Objective: first token within {FIRST_TOKEN} s, {PER_TOKEN} s for each further one.",
-        "",
-        "| class | asked | refused | answered | within the objective, of those asked |",
-        "| --- | --- | --- | --- | --- |",
-        *(
-            f"| {name} | {one.asked} | {one.refused} | {one.answered} | {100 * one.good / max(1, one.asked):.1f} % |"
-            for name, one in rows
-        ),
-        "",
-        f"In the overload {result.computed:.0f} tokens a second were computed, prompts included, and {result.peak:.0f} "
-        f"before it: {result.computed / result.peak:.2f} times as many. Resident memory grew by "
-        f"{result.growth / 1e6:.1f} MB in its second half.",
-        "",
-    ]
+async def _measure_parking(model: Path, threads: int, seed: int) -> list[str]:
+    return parking_lines(
+        [
+            (
+                times,
+                park,
+                await measure_parking(
+                    model, places=PLACES, threads=threads, times=times, park=park, seed=seed, tell=_tell
+                ),
+            )
+            for times in OVERSUBSCRIBED
+            for park in PARKS
+        ]
+    )
 
 
 def _tell(line: str) -> None:

@@ -59,13 +59,13 @@ async def measure_urgency(
 ) -> Urgency:
     """Send `tries` urgent requests to the idle engine and as many to the busy one, in turns."""
     result = Urgency()
-    prober = _Prober(engine, seed)
+    prober = Prober(engine, seed)
     await prober.ask(3, pauses=(0.1, 0.2))  # these do not count: they touch memory for the first time
     for turn in range(tries // TURN):
         result.idle += await prober.ask(TURN, pauses=(0.05, 0.2))
         async with anyio.create_task_group() as batch:
             for client in range(clients):
-                batch.start_soon(_keep_asking, engine, seed + turn, client)
+                batch.start_soon(keep_asking, engine, seed + turn, client, BATCH)
             await anyio.sleep(SETTLE)
             result.alone.append(await _rate(engine, _sleep))
             result.beside.append(await _rate(engine, lambda: prober.note(result.loaded)))
@@ -74,7 +74,7 @@ async def measure_urgency(
     return result
 
 
-class _Prober:
+class Prober:
     """Asks urgent questions one by one, each a new one."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
@@ -83,6 +83,7 @@ class _Prober:
         self._random = random.Random(seed)
 
     async def ask(self, tries: int, pauses: tuple[float, float]) -> list[float]:
+        """Return the seconds to the first token of each of `tries` questions, with a pause before each."""
         times = []
         for _ in range(tries):
             await anyio.sleep(self._random.uniform(*pauses))
@@ -94,9 +95,10 @@ class _Prober:
         times += await self.ask(TURN, pauses=(0.5, 1.4))
 
 
-async def _keep_asking(engine: Engine, seed: int, client: int) -> None:
+async def keep_asking(engine: Engine, seed: int, client: int, level: int) -> None:
+    """Be a client in a closed loop."""
     for question in BACKGROUND.questions(seed, client):
-        await ask(engine, question, BATCH)
+        await ask(engine, question, level)
 
 
 async def _sleep() -> None:

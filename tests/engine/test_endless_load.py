@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ import pytest
 
 from llamalane.bench.promises.waits import SHARE, wait_of
 from llamalane.ids import RequestId
-from llamalane.scheduler import Event, EventKind, RequestHandle, TenantConfig
+from llamalane.scheduler import Event, EventKind, RequestHandle, RequestState, TenantConfig
 from llamalane.scheduler.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT
 from llamalane.scheduler.request import Request
 from tests.engine.conftest import MakeEngine
@@ -39,7 +40,7 @@ async def test_a_batch_request_gets_its_turn_however_many_urgent_ones_wait(make_
     follower = Follower()
     tokens = 20
     async with make_engine(places=2, observer=follower) as engine, anyio.create_task_group() as urgent:
-        for client in range(5):
+        for client in range(8):
             urgent.start_soon(keep_asking, engine, client, 6, 4)
         await follower.wait_for(EventKind.ADMITTED, times=4)
         batch = [await engine.submit("batch", sampling=greedy(tokens), priority="batch") for _ in range(3)]
@@ -52,6 +53,26 @@ async def test_a_batch_request_gets_its_turn_however_many_urgent_ones_wait(make_
         assert wait.admissions <= wait.bound
         assert follower.count(EventKind.PARKED, handle.id) == 0
         assert steps_of(handle.id, follower.events) <= 2 * tokens
+
+
+async def test_a_batch_prompt_is_computed_however_many_urgent_prompts_there_are(make_engine: MakeEngine) -> None:
+    follower = Follower()
+    prompt, chunk, tokens = 200, 64, 2
+    async with (
+        make_engine(places=4, max_step_tokens=chunk, observer=follower) as engine,
+        anyio.create_task_group() as urgent,
+    ):
+        for client in range(9):
+            urgent.start_soon(keep_asking, engine, client, prompt, 1)
+        await follower.wait_for(EventKind.ADMITTED, times=8)
+        batch = await engine.submit([4] * prompt, sampling=greedy(tokens), priority="batch")
+        await follower.wait_for(EventKind.ADMITTED, batch.id)
+        needed = math.ceil(prompt / chunk) + tokens - 1
+        under_way = 1
+        await follower.wait_for(EventKind.STEP, times=follower.count(EventKind.STEP) + under_way + 2 * needed)
+        assert batch.state is RequestState.DONE
+        urgent.cancel_scope.cancel()
+    assert steps_of(batch.id, follower.events) <= 2 * needed
 
 
 @dataclass

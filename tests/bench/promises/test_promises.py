@@ -8,9 +8,9 @@ import pytest
 
 from llamalane.bench.promises import urgency
 from llamalane.bench.promises.asking import engine_for, percentile
-from llamalane.bench.promises.command import overload_lines, refusal_lines, urgency_lines
 from llamalane.bench.promises.overload import ClassOutcome, Overload, measure_overload
 from llamalane.bench.promises.refusals import measure_refusals
+from llamalane.bench.promises.tables import overload_lines, refusal_lines, urgency_lines
 from llamalane.bench.promises.urgency import Urgency, measure_urgency
 
 pytestmark = pytest.mark.anyio
