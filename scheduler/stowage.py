@@ -9,7 +9,7 @@ from functools import partial
 from typing import cast
 
 from llamalane.ids import SequenceId
-from llamalane.kvcache import Evicted, HostStatistics, Merged, Moved
+from llamalane.kvcache import EntryId, Evicted, HostStatistics, Merged, Moved
 from llamalane.scheduler.archive import Archive
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.parking import ParkingCosts
@@ -38,6 +38,7 @@ class _Found:
     read: Callable[[], bytearray | None]
     length: int
     usable: int
+    entry: EntryId | None = None
 
 
 class Stowage:
@@ -95,6 +96,8 @@ class Stowage:
         gain = found.usable - region.cached(tokens, request.tenant)
         if gain < self._least_tokens or not self._pays(found.length, gain, ledger):
             return
+        if found.entry is not None:
+            self._host.touch(found.entry)
         kept = tokens[: found.usable]
         place = region.take(kept, len(kept), request.tenant, restored=True)
         self.carry_out(ledger, place.changes)
@@ -153,9 +156,8 @@ class Stowage:
                 return _Found(partial(self._archive.disk.load, file), file.length, file.usable)
         if stored is None:
             return None
-        self._host.touch(stored.entry)
         data = cast(bytearray, stored.data)  # nothing else is put there
-        return _Found(lambda: data, stored.length, stored.usable)
+        return _Found(lambda: data, stored.length, stored.usable, stored.entry)
 
     def _pays(self, length: int, gain: int, ledger: LaneLedger) -> bool:
         return self._costs.swap_seconds(length) < self._costs.compute_seconds(gain, ledger.model.token_seconds)

@@ -34,6 +34,11 @@ class Row:
         return len(self.tokens) - self.computed == 1
 
     @property
+    def overdue(self) -> bool:
+        """Whether it is sheltered and had no part in the last step."""
+        return self.join.sheltered and self.sat_out > 0
+
+    @property
     def ready(self) -> int:
         """How many tokens can be computed: those that there are, and for which it has cells."""
         if self.awaits is not None:

@@ -51,8 +51,8 @@ class News:
 class Work:
     """What one step computes: rows whose logits are wanted, in the batch's order, and all rows with their counts.
 
-    `started` are requests that have their first part in it. Of the rows that could decode, `decoding` have a part, in
-    the order of their turns, and `sitting_out` have none.
+    `started` are requests that have their first part in it. `decoding` are the rows that decode, in the order of their
+    turns; `sitting_out` have no part, though they could have had one.
     """
 
     outputs: list[Row] = field(default_factory=list)
@@ -149,7 +149,7 @@ class RunningSet:
         return moved
 
     def fill(self, batch: Batch) -> Work:
-        """Fill `batch` with the next step: decoding rows, then prompts by urgency within the budget.
+        """Fill `batch` with the next step: decoding rows, then prompts within the budget: overdue, then by urgency.
 
         No row changes until the step is computed, and `advance` told of it.
         """
@@ -159,14 +159,15 @@ class RunningSet:
         part = self._take_part(decoding, prompts)
         chosen = [(row, 1) for row in part]
         budget = min(max(self.prefill_tokens, 1), batch.capacity - len(chosen))
-        work = Work(decoding=part, sitting_out=list(set(decoding).difference(part)))
-        for row in sorted(prompts, key=lambda row: row.join.urgency):
+        work = Work(decoding=part)
+        for row in sorted(prompts, key=lambda row: (not row.overdue, row.join.urgency)):
             count = min(row.ready, budget)
             if count == 0:
                 break
             chosen.append((row, count))
             budget -= count
             work.prefill_tokens += count
+        work.sitting_out = list(set(ready).difference(row for row, _ in chosen))
         if self._by_sequence:
             chosen.sort(key=lambda part: part[0].join.sequence)
         batch.clear()
@@ -235,7 +236,7 @@ class RunningSet:
     @staticmethod
     def _within_share(part: list[Row], share: StepShare) -> list[Row]:
         others = [row for row in part if row.join.level > share.protected]
-        overdue = [row for row in others if row.join.sheltered and row.sat_out]
+        overdue = [row for row in others if row.overdue]
         rest = sorted((row for row in others if row not in overdue), key=lambda row: row.turn)
         protected = [row for row in part if row.join.level <= share.protected]
         return [*protected, *overdue, *rest[: max(0, share.others - len(overdue))]]

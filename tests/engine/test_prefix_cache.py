@@ -170,6 +170,8 @@ async def test_who_shares_a_prefix_can_give_way(
                     await follower.wait_for(EventKind.ADMITTED, urgent.id)
         texts = [await written(handle) for handle in batch]
         cached = [(await handle).usage.cached_tokens for handle in batch]
-        assert dict(engine.stats().counters.parks) == {park: 4}
+        parks = engine.stats().counters.parks
+        assert parks.keys() == {park}
+        assert parks[park] >= 2
     assert sum(count >= len(DOCUMENT) for count in cached) >= places - 3
     check(tiny_model, texts)
