@@ -10,7 +10,8 @@ cells of its own, which count twice.
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Sequence
+from collections import Counter
+from collections.abc import Iterable, KeysView, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
@@ -65,6 +66,11 @@ class PrefixTree(Generic[Holder]):
     def pinned_span(self) -> int:
         """How many of them at least one pinned holder holds."""
         return self._spans.pinned
+
+    def pinned_by(self, holders: Iterable[Holder]) -> int:
+        """Return how many tokens are held by any of `holders`, which are pinned, and by no other pinned one."""
+        pins = Counter(run for holder in holders for run in self._path(holder).last.upwards())
+        return sum(len(run.tokens) for run, count in pins.items() if count == run.pinned)
 
     def length(self, holder: Holder) -> int:
         """Return how many tokens a holder holds."""

@@ -38,9 +38,10 @@ class _Taken:
 class SharedRegion:
     """The sequences of one lane and their cells.
 
-    What is kept for nobody in particular takes at most `most_kept` cells (None: all that are not promised). What is
-    there already is always shared; `worthwhile` is how many tokens more must be on their way to be waited for, or held
-    twice to be merged.
+    What is kept for nobody in particular takes at most `most_kept` cells (None: all that are not promised). What
+    somebody holds who has computed all of it is always shared; `worthwhile` is how many tokens more must be on their
+    way to be waited for, or held twice to be merged. A prompt is on its way as a whole until it is computed, even where
+    it began with cells that were there.
     """
 
     plan: RegionPlan
@@ -236,7 +237,9 @@ class SharedRegion:
 
     def statistics(self) -> RegionStatistics:
         """Return the region's numbers."""
-        paused = sum(self.own(sequence) for sequence, taken in self._taken.items() if taken.paused)
+        idle = {sequence: taken.cells for sequence, taken in self._taken.items() if taken.paused}
+        private = sum(cells - self._tree.length(sequence) for sequence, cells in idle.items())
+        paused = private + self._tree.pinned_by(idle)
         return RegionStatistics(
             self.plan.cells,
             reserved=self._promised - paused,

@@ -148,6 +148,14 @@ def test_pinned_tokens_count_once() -> None:
     assert books.pinned_span == 0
 
 
+def test_what_none_but_some_pin_is_known() -> None:
+    books = tree(unpinned=[1, 2, 3, 4])
+    books.insert("a", "", [1, 2, 3], pinned=True)
+    books.insert("b", "", [1, 2, 5, 6], pinned=True)
+    assert (books.pinned_by(["a"]), books.pinned_by(["b"]), books.pinned_by(["a", "b"])) == (1, 2, 5)
+    assert books.pinned_by([]) == 0
+
+
 def test_a_pinned_path_grows_and_shrinks_pinned() -> None:
     books = tree(a=[1, 2, 3, 4])
     books.insert("b", "", [1, 2], pinned=True)
@@ -322,6 +330,7 @@ def test_pins_come_in_pairs() -> None:
         lambda books: books.pin("z"),
         lambda books: books.unpin("z"),
         lambda books: books.note_filled("z", True),
+        lambda books: books.pinned_by(["z"]),
         lambda books: books.common("a", "z"),
         lambda books: books.common("z", "a"),
         lambda books: books.length("z"),

@@ -169,6 +169,13 @@ class CellsOfHolders(RuleBasedStateMachine):
         if match.holder is not None:
             assert lengths[match.holder] == match.length
 
+    @rule(some=st.sets(HOLDERS))
+    def look_who_pins(self, some: set[int]) -> None:
+        pinned = {holder: held for holder, held in self.held.items() if held.pinned}
+        chosen = cells_of(held for holder, held in pinned.items() if holder in some)
+        others = cells_of(held for holder, held in pinned.items() if holder not in some)
+        assert self.tree.pinned_by(some & pinned.keys()) == len(chosen - others)
+
     @invariant()
     def everything_adds_up(self) -> None:
         self.tree.check()

@@ -317,6 +317,15 @@ def test_statistics_count_every_cell_and_sequence_once() -> None:
     assert (books.shares, books.partitioned, books.can_roll_back) == (True, False, True)
 
 
+def test_what_two_paused_ones_share_counts_as_paused() -> None:
+    books = region()
+    first, second = run(books, [1, 2, 3, 8], 6).sequence, run(books, [1, 2, 3, 9], 6).sequence
+    books.pause(first)
+    assert numbers(books) == (6, 3, 0)
+    books.pause(second)
+    assert numbers(books) == (0, 9, 0)
+
+
 @pytest.mark.parametrize("cells", [0, 2, -1, 51])
 def test_cells_out_of_range_are_refused_with_the_range(cells: int) -> None:
     books = region(limit=50)

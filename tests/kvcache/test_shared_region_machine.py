@@ -194,8 +194,9 @@ class SharedRegionMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_nobody_runs_is_counted_to_the_cell(self) -> None:
-        if not self.taken:
-            assert self.lane.used == self.region.statistics().kept
+        if not self.having(Use.RUNNING):
+            statistics = self.region.statistics()
+            assert self.lane.used == statistics.paused + statistics.kept
 
     def there(self, tokens: list[int], scope: str) -> int:
         """Return how many of the first tokens, but for the last, are kept by a sequence that is not taken."""
