@@ -84,6 +84,10 @@ class PrefixTree(Generic[Holder]):
         """Return whether a holder is pinned."""
         return self._path(holder).pinned
 
+    def filled(self, holder: Holder) -> bool:
+        """Return whether all tokens of a holder are there."""
+        return self._path(holder).filled
+
     def exclusive(self, holder: Holder) -> int:
         """Return how many of its tokens nobody else holds: always the last ones."""
         run = self._path(holder).last
@@ -94,8 +98,10 @@ class PrefixTree(Generic[Holder]):
 
     def tokens(self, holder: Holder) -> list[int]:
         """Return all tokens of a holder."""
-        runs = [run.tokens for run in self._path(holder).last.upwards()]
-        return [token for run in reversed(runs) for token in run]
+        tokens: list[int] = []
+        for run in reversed(list(self._path(holder).last.upwards())):
+            tokens += run.tokens
+        return tokens
 
     def match(self, scope: str, tokens: Sequence[int], *, filled: bool = False) -> Match[Holder]:
         """Return how many of the first `tokens` any one of the scope holds, and one who does; perhaps a filled one."""

@@ -227,7 +227,7 @@ class SharedRegion:
 
     def forget_all(self) -> tuple[CellChange, ...]:
         """Give up all that is kept."""
-        return tuple(map(self._unused.drop, list(self._unused.kept)))
+        return tuple(map(self._unused.drop, self._unused.oldest_first()))
 
     def wipe(self) -> None:
         """Note that the cells are gone: the lane has a new context. Nothing may be taken."""
@@ -298,7 +298,10 @@ class SharedRegion:
 
     def _find(self, scope: str, path: Sequence[int]) -> Match[SequenceId]:
         """Return whose cells a prompt should share: those that are filled, or some that will be, if they are many."""
-        filled, coming = self._tree.match(scope, path, filled=True), self._tree.match(scope, path)
+        coming = self._tree.match(scope, path)
+        if coming.holder is None or self._tree.filled(coming.holder):
+            return coming
+        filled = self._tree.match(scope, path, filled=True)
         return coming if coming.length >= filled.length + self.worthwhile else filled
 
     def _merge(self, sequence: SequenceId, scope: str, kept: Sequence[int], changes: list[CellChange]) -> None:

@@ -27,22 +27,29 @@ class UnusedSequences:
     tree: PrefixTree[SequenceId]
     evictions: int = 0
     """How often kept cells were given up so far."""
-    _kept: dict[SequenceId, None] = field(init=False)
-    """Those used longest ago first."""
+    _kept: dict[SequenceId, int] = field(init=False)
+    """Those that keep something, each with when it was used last, as a count."""
+    _movable: dict[SequenceId, None] = field(init=False)
+    """Those of them that can run, the ones used longest ago first."""
+    _clock: int = field(init=False, default=0)
     _empty: deque[SequenceId] = field(init=False)
     """Those that can run."""
     _spare: deque[SequenceId] = field(init=False)
     """Empty keepers."""
 
     def __post_init__(self) -> None:
-        self._kept = {}
+        self._kept, self._movable = {}, {}
         self._empty = deque(map(SequenceId, range(self.plan.sequences)))
         self._spare = deque(map(SequenceId, keepers(self.plan)))
 
     @property
     def kept(self) -> KeysView[SequenceId]:
-        """Those that keep something, those used longest ago first."""
+        """Those that keep something."""
         return self._kept.keys()
+
+    def oldest_first(self) -> list[SequenceId]:
+        """Return those that keep something, the ones used longest ago first."""
+        return sorted(self._kept, key=self._kept.__getitem__)
 
     @property
     def all(self) -> list[SequenceId]:
@@ -52,7 +59,7 @@ class UnusedSequences:
     def add(self, sequence: SequenceId) -> None:
         """Take a sequence that is used no longer; its path is what it keeps."""
         if self.tree.length(sequence):
-            self._kept[sequence] = None
+            self._note_use(sequence)
         else:
             self.tree.remove(sequence)
             self._note_empty(sequence)
@@ -75,7 +82,7 @@ class UnusedSequences:
         if source >= self.plan.sequences:
             sequence = self.take_empty(source, changes)
             self._move(source, sequence, changes)
-        del self._kept[sequence]
+        self._forget(sequence)
         return sequence
 
     def take_empty(self, source: SequenceId | None, changes: list[CellChange]) -> SequenceId:
@@ -85,11 +92,15 @@ class UnusedSequences:
         """
         while not self._empty:
             if self._spare:
-                candidates = [sequence for sequence in self._kept if sequence < self.plan.sequences]
-                oldest = next((sequence for sequence in candidates if sequence != source), candidates[0])
+                others = (sequence for sequence in self._movable if sequence != source)
+                oldest = next(others, None)
+                if oldest is None:
+                    (oldest,) = self._movable
                 self._move(oldest, self._spare.popleft(), changes)
             else:
-                changes.append(self.drop(next(sequence for sequence in self._kept if sequence != source)))
+                oldest = self._oldest(source)
+                assert oldest is not None, "a sequence is free, and it is not the source's"
+                changes.append(self.drop(oldest))
         return self._empty.popleft()
 
     def shrink(self, most: int, share: Source | None, changes: list[CellChange]) -> None:
@@ -99,15 +110,14 @@ class UnusedSequences:
         """
         source = None if share is None else share.sequence
         while self.tree.span - self.tree.pinned_span > most:
-            oldest = next((sequence for sequence in self._kept if sequence != source), None)
+            oldest = self._oldest(source)
             if oldest is not None:
                 changes.append(self.drop(oldest))
             else:
                 assert share is not None, "without one that is spared, something is left to give up"
                 changes.append(self._cut(share.sequence, share.length))
-        if source in self._kept:  # it was used just now
-            del self._kept[source]
-            self._kept[source] = None
+        if source in self._kept:
+            self._note_use(source)
 
     def drop(self, sequence: SequenceId) -> Evicted:
         """Give up all that a sequence keeps."""
@@ -117,14 +127,34 @@ class UnusedSequences:
 
     def forget(self, sequence: SequenceId) -> None:
         """Note that what a sequence kept is gone."""
-        del self._kept[sequence]
+        self._forget(sequence)
         self.tree.remove(sequence)
         self._note_empty(sequence)
+
+    def _oldest(self, but: SequenceId | None) -> SequenceId | None:
+        oldest = min(self._kept, key=self._kept.__getitem__, default=None)
+        if oldest is None or oldest != but:
+            return oldest
+        return min((one for one in self._kept if one != but), key=self._kept.__getitem__, default=None)
+
+    def _note_use(self, sequence: SequenceId) -> None:
+        self._clock += 1
+        self._kept[sequence] = self._clock
+        self._movable.pop(sequence, None)
+        if sequence < self.plan.sequences:
+            self._movable[sequence] = None
+
+    def _forget(self, sequence: SequenceId) -> None:
+        del self._kept[sequence]
+        self._movable.pop(sequence, None)
 
     def _move(self, sequence: SequenceId, to: SequenceId, changes: list[CellChange]) -> None:
         """Let an empty sequence hold what another one keeps; it is as old."""
         self.tree.rename(sequence, to)
-        self._kept = {to if kept == sequence else kept: None for kept in self._kept}
+        self._kept[to] = self._kept[sequence]
+        if to < self.plan.sequences:
+            self._movable[to] = None
+        self._forget(sequence)
         self._note_empty(sequence)
         changes.append(Moved(sequence, to))
 
