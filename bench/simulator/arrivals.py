@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from llamalane.bench.simulator.request import Nanoseconds, SimulatedRequest
+from llamalane.bench.simulator.request import Picoseconds, SimulatedRequest
 
 
 class Arrivals:
@@ -14,17 +14,17 @@ class Arrivals:
     def __init__(self, requests: Iterator[SimulatedRequest]) -> None:
         self._requests = requests
         self._next = next(requests, None)
-        self._answers: list[tuple[Nanoseconds, int, SimulatedRequest]] = []
+        self._answers: list[tuple[Picoseconds, int, SimulatedRequest]] = []
         self._count = 0
 
     @property
-    def time(self) -> Nanoseconds | None:
+    def time(self) -> Picoseconds | None:
         """When the next one arrives, None when no more will."""
         if self._answer_is_next():
             return self._answers[0][0]
         return None if self._next is None else self._next.arrival
 
-    def push(self, request: SimulatedRequest, time: Nanoseconds) -> None:
+    def push(self, request: SimulatedRequest, time: Picoseconds) -> None:
         """Let a request arrive at `time`."""
         request.arrival = time
         self._count += 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
 from llamalane.bench.simulator.lane import Moment, SimulatedLane
-from llamalane.bench.simulator.request import Nanoseconds, seconds
+from llamalane.bench.simulator.request import Picoseconds, seconds
 from llamalane.bench.simulator.row import Row
 from llamalane.ids import Level, PlanVersion, RequestId, SequenceId, StepNumber
 from llamalane.scheduler.ledger import LaneLedger
@@ -20,7 +20,6 @@ from llamalane.streams import (
     RowOutput,
     SamplingParameters,
     StepReport,
-    StepTimes,
     Trim,
 )
 
@@ -40,6 +39,24 @@ class _LedgerLane(NamedTuple):
     backend: _Backend
 
 
+class _Times(NamedTuple):
+    decode: float
+    sample: float = 0.0
+    idle: float = 0.0
+
+
+class _Report(NamedTuple):
+    """What a ledger asks of a report on a step; made a million times, and quicker than a real one."""
+
+    step: StepNumber
+    version: PlanVersion
+    outputs: Sequence[RowOutput]
+    decode_rows: int
+    prefill_tokens: int
+    times: _Times
+    abandoned: bool = False
+
+
 class LaneBooks:
     """What the scheduler knows of one lane, and the changes that it has yet to tell the lane."""
 
@@ -47,6 +64,7 @@ class LaneBooks:
         self.lane = lane
         # The ledger looks at a few attributes of its requests, which rows have as well.
         self.ledger = LaneLedger(cast(PoolLane, _LedgerLane(str(lane.index), _Backend(lane.max_step_tokens))), targets)
+        self._targets = targets
         self._joining: list[Row] = []
         self._leaving: list[Row] = []
         self._parked: list[Row] = []
@@ -90,9 +108,11 @@ class LaneBooks:
         self.ledger.running.pop(row.id, None)
         self.ledger.parking.pop(row.id, None)
 
-    def begin(self, time: Nanoseconds) -> None:
+    def begin(self, time: Picoseconds) -> None:
         """Let the lane carry out the plan that lies there and go on."""
         self._parked += self.lane.start(time)
+        if self.lane.steps > 1 and not self._steady():
+            self.lane.cut()
 
     def take_parked(self) -> list[Row]:
         """Return the rows of which the lane has said that they are parked; it says so when its next step is over."""
@@ -104,28 +124,21 @@ class LaneBooks:
         if self.lane.settle(now):
             self.observe(self.lane.begin, self.lane.rows)
 
-    def observe(self, time: Nanoseconds, gained: Sequence[Row]) -> None:
-        """Take note of the step that ended at `time`; of a run of equal steps, that of the last one tells all."""
+    def observe(self, time: Picoseconds, gained: Sequence[Row]) -> None:
+        """Take note of the steps that have ended, the last of them at `time`."""
         lane = self.lane
+        for duration in lane.durations[:-1]:
+            self.ledger.model.observe(self._report(duration))
         told = [row.id for row in gained if row.id in self._interrupted] if self._interrupted else []
         self._interrupted.difference_update(told)
-        report = StepReport(
-            lane="",
-            step=StepNumber(lane.steps_done),
-            version=self._version,
-            outputs=tuple([RowOutput(request, _TOKEN) for request in told]),
-            decode_rows=lane.decode_rows,
-            prefill_tokens=lane.prefill_tokens,
-            times=StepTimes(begin=0.0, decode=seconds(lane.duration), sample=0.0, idle=0.0),
-        )
-        self.ledger.observe(report, seconds(time))
+        self.ledger.observe(self._report(lane.durations[-1], told), seconds(time))
 
-    def observe_abandoned(self, time: Nanoseconds) -> None:
+    def observe_abandoned(self, time: Picoseconds) -> None:
         """Take note that the step under way was broken off at `time`."""
         step = StepNumber(self.lane.steps_done)
         self.ledger.observe(StepReport(lane="", step=step, version=self._version, abandoned=True), seconds(time))
 
-    def post(self, time: Nanoseconds, *, successors: bool, abort_after: float | None) -> tuple[bool, bool]:
+    def post(self, time: Picoseconds, *, successors: bool, abort_after: float | None) -> tuple[bool, bool]:
         """Post a plan if the lane needs a new one; returns whether it did, and whether the step is to be broken off.
 
         `successors` tells that requests wait for places.
@@ -143,6 +156,33 @@ class LaneBooks:
         self._joining.clear()
         self._leaving.clear()
         return True, step is not None
+
+    def _steady(self) -> bool:
+        """Return whether the run of steps that has begun can tell the scheduler nothing that changes its plan.
+
+        It sets rows aside, and lets others wait, when steps with one row more become longer than the most urgent rows
+        may wait for a token. What it expects of these follows the steps that it hears of, but for half as much again
+        at most.
+        """
+        lane, model = self.lane, self.ledger.model
+        if lane.last_duration == lane.duration:
+            return True
+        rows, last = len(lane.rows), seconds(lane.last_duration)
+        rise = max(0.0, last - model.decode_seconds(rows))
+        target = self._targets[min([row.level for row in lane.rows])]
+        return max(1.5 * last, model.decode_seconds(rows + 1) + 1.5 * rise) <= target
+
+    def _report(self, duration: Picoseconds, told: Sequence[RequestId] = ()) -> StepReport:
+        lane = self.lane
+        report = _Report(
+            step=StepNumber(lane.steps_done),
+            version=self._version,
+            outputs=[RowOutput(request, _TOKEN) for request in told],
+            decode_rows=lane.decode_rows,
+            prefill_tokens=lane.prefill_tokens,
+            times=_Times(seconds(duration)),
+        )
+        return cast(StepReport, report)
 
 
 def _join(row: Row) -> Join:

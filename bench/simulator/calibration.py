@@ -1,62 +1,62 @@
-"""Measures how long the steps of a real lane take, for the simulator to go by.
+"""Measures how long the passes of a real lane take, for the simulator to go by.
 
-A lane of the configured engine computes steps of chosen shapes: so many rows that decode, beside a prompt of so many
-tokens. What is measured is what the lane itself reports: decoding, sampling, and the time between two steps.
+A lane of the configured engine computes steps of one pass each: chunks of a prompt by themselves, and rows with
+consecutive sequence ids that decode; both on short sequences and on long ones. What is measured is what the lane
+itself reports.
 """
 
 from __future__ import annotations
 
-import queue
-import random
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from statistics import median
 
+from llamalane.bench.simulator.driver import Driver
+from llamalane.bench.simulator.passes import attended
 from llamalane.bench.simulator.speed import Speed, SpeedPoint
-from llamalane.errors import LlamalaneError
-from llamalane.ids import PlanVersion, RequestId, SequenceId
 from llamalane.scheduler import EngineConfig
 from llamalane.scheduler.assembly import Machinery, assemble
-from llamalane.streams import (
-    Change,
-    Edit,
-    Join,
-    LaneBackend,
-    LaneFailed,
-    LaneMessage,
-    Leave,
-    SamplingParameters,
-    StepPlan,
-    StepReport,
-)
 
-PROMPTS = (16, 64, 128, 256, 512)
-"""How many prompt tokens the measured steps have."""
 REPEATS = 3
-"""How often each shape is measured; the median counts."""
-_ROW_PROMPT = 64
-"""Tokens that a decoding row begins with."""
-_PATIENCE = 300.0
-"""Seconds after which a step that has not ended never will."""
+"""How often each chunk is measured."""
+_STEPS = 8
+"""So many steps of the same decoding rows are computed in a row; the first one, from sleep, does not count."""
+_SHORT = 32
+"""Tokens of a short sequence, or an eighth of what one can have,"""
+_LONG = 512
+"""and at least so many of a long one, or half of what one can have."""
+_LARGEST_LATE = 128
+"""The largest chunk that is measured late in a sequence."""
+_ROOM = 64
+"""Cells that a long sequence has left to decode with."""
+_SMALL_CHUNK = 32
+_SMALL_STEPS = 4
+"""Chunks no larger than that are computed so many times in a row; the first one, from sleep, does not count."""
 
 Tell = Callable[[str], None]
 
 
-def calibrate(config: EngineConfig, tell: Tell, *, prompts: Sequence[int] = PROMPTS, repeats: int = REPEATS) -> Speed:
+def calibrate(config: EngineConfig, tell: Tell, *, repeats: int = REPEATS) -> Speed:
     """Measure the first lane of the engine that `config` describes. Nothing else should run meanwhile."""
     with _opened(config) as machinery:
         lane = machinery.pool.lanes[0]
-        driver = _Driver(lane.backend, machinery.model.vocabulary.size, lane.region.limit)
-        driver.measure(0, prompts[:1], 1)  # the first step touches memory that later ones find ready
-        points: list[SpeedPoint] = []
-        for rows in _row_counts(lane.region.places):
-            beside = prompts if rows < lane.region.places else ()
-            fitting = [tokens for tokens in beside if tokens <= driver.longest_prompt - rows]
-            measured = driver.measure(rows, fitting, repeats)
-            tell(f"{rows} rows: " + ", ".join(f"{one.prompt_tokens}: {one.seconds:.4f} s" for one in measured))
-            points += measured
-        return Speed(points)
+        driver = Driver(lane.backend, machinery.model.vocabulary.size)
+        # Where sequences share their cells, one alone could have them all, but here all of them are long together.
+        limit = min(lane.region.limit, lane.region.cells // lane.region.places)
+        speed = _Calibration(driver, lane.region.places, limit).run(repeats)
+    rows = [f"{speed.seconds(count, count, 0) * 1000:.1f} ms for {count}" for count in _row_counts(lane.region.places)]
+    tell(f"decoding rows without cells: {', '.join(rows)}; {speed.growth / 1e6:.2f} ms more for 1,000 cells")
+    return speed
+
+
+def merge(speeds: Sequence[Speed]) -> Speed:
+    """Return the speed that several calibrations of the same lane tell, with all that they measured."""
+    return Speed(
+        [point for speed in speeds for point in speed.points],
+        between=median([speed.between for speed in speeds]),
+        output=median([speed.output for speed in speeds]),
+    )
 
 
 @contextmanager
@@ -68,74 +68,95 @@ def _opened(config: EngineConfig) -> Iterator[Machinery]:
         machinery.close()
 
 
+@dataclass(slots=True)
+class _Calibration:
+    """The measurements of one lane, with so many `places`, whose sequences can have `limit` tokens."""
+
+    driver: Driver
+    places: int
+    limit: int
+    _points: list[SpeedPoint] = field(default_factory=list)
+    _idle: list[float] = field(default_factory=list)
+    _sample: list[float] = field(default_factory=list)
+
+    def run(self, repeats: int) -> Speed:
+        """Measure chunks, which make some rows long, and then decoding rows: the long ones and the short ones in turn.
+
+        So a machine that becomes slower, as it does after its first seconds, does not look like one on which length
+        matters. A single row can only be measured while it is short and after it has become long.
+        """
+        self._grow_all()
+        if self.places == 1:
+            self._decode([0])
+        long_rows = [number % self.places for number in range(repeats)]
+        for sequence in long_rows:
+            self._chunks(sequence)
+        for count in _row_counts(self.places):
+            self._decode(range(count))  # the long ones first
+            self._decode(range(self.places - count, self.places))
+        return Speed(self._points, between=median(self._idle), output=median(self._sample))
+
+    def _grow_all(self) -> None:
+        """Let all rows have short prompts; nothing is measured, since memory is touched for the first time."""
+        for sequence in range(self.places):
+            tokens = min(_SHORT, self.limit // 8)
+            self.driver.join(sequence, tokens)
+            self.driver.compute(sequence, tokens)
+
+    def _chunks(self, sequence: int) -> None:
+        """Measure chunks of every size at the beginning of a sequence, and late in it; it becomes long by them."""
+        long = min(_LONG, self.limit // 2)
+        sizes = _chunk_sizes(min(self.driver.max_step_tokens, self.limit // 2))
+        early = _fitting(sizes, long)
+        for size in sizes[len(early) :]:
+            self.driver.join(sequence, _tokens_for(size))
+            self._chunk(sequence, size)
+        late = _fitting([size for size in early if size <= _LARGEST_LATE], self.limit - long - _ROOM)
+        rest = long - sum(map(_tokens_for, early))
+        self.driver.join(sequence, long + sum(map(_tokens_for, late)))
+        for size in early:
+            self._chunk(sequence, size)
+        for start in range(0, rest, self.driver.max_step_tokens):
+            self.driver.compute(sequence, min(rest - start, self.driver.max_step_tokens))
+        for size in late:
+            self._chunk(sequence, size)
+
+    def _chunk(self, sequence: int, tokens: int) -> None:
+        start = self.driver.length(sequence)
+        steps = _tokens_for(tokens) // tokens
+        for number, times in enumerate(self.driver.compute(sequence, tokens, steps)):
+            if number or steps == 1:
+                cells = attended(start + number * tokens, tokens)
+                self._points.append(SpeedPoint(1, tokens, cells, times.decode))
+
+    def _decode(self, sequences: Sequence[int]) -> None:
+        """Measure rows that decode; one point is the median of their steps."""
+        start = sum(self.driver.length(sequence) for sequence in sequences)
+        times = self.driver.decode(sequences, _STEPS)[1:]
+        rows = len(sequences)
+        cells = start + rows * (1 + _STEPS // 2)
+        self._points.append(SpeedPoint(rows, rows, cells, median([one.decode for one in times])))
+        self._idle += [one.idle for one in times]
+        self._sample += [one.sample / rows for one in times]
+
+
+def _chunk_sizes(largest: int) -> list[int]:
+    """Return the powers of two from 2 up to the largest chunk, and that one."""
+    sizes = {2**power for power in range(1, largest.bit_length()) if 2**power <= largest}
+    return sorted(sizes | {largest})
+
+
+def _tokens_for(size: int) -> int:
+    """Return how many tokens measuring chunks of a size takes."""
+    return size * _SMALL_STEPS if size <= _SMALL_CHUNK else size
+
+
+def _fitting(sizes: Sequence[int], tokens: int) -> list[int]:
+    """Return the first sizes that can all be measured with so many tokens."""
+    return [size for number, size in enumerate(sizes, start=1) if sum(map(_tokens_for, sizes[:number])) <= tokens]
+
+
 def _row_counts(places: int) -> list[int]:
-    """Return the numbers of rows to measure: none, powers of two, all places, and all but one."""
-    powers = {2**power for power in range(places.bit_length()) if 2**power <= places}
-    return sorted({0, places - 1, places} | powers)
-
-
-class _Driver:
-    """Gives a lane its plans, one at a time."""
-
-    def __init__(self, lane: LaneBackend, vocabulary: int, limit: int) -> None:
-        self.longest_prompt = min(lane.max_step_tokens, limit - 1)
-        self._lane = lane
-        self._limit = limit
-        self._random = random.Random(1)
-        self._vocabulary = vocabulary
-        self._messages: queue.SimpleQueue[LaneMessage] = queue.SimpleQueue()
-        self._version = 0
-        self._requests = 0
-        lane.start(self._messages.put)
-
-    def measure(self, rows: int, prompts: Sequence[int], repeats: int) -> list[SpeedPoint]:
-        """Measure steps with `rows` decoding rows, alone and beside prompts of these lengths."""
-        seconds: dict[int, list[float]] = defaultdict(list)
-        running = [self._join(place, _ROW_PROMPT, self._limit - _ROW_PROMPT) for place in range(rows)]
-        if running:
-            self._post(running, self.longest_prompt)
-            self._until(lambda report: report.decode_rows == rows)
-            for _ in range(repeats):
-                seconds[0].append(_seconds(self._until(lambda report: report.decode_rows == rows)))
-        for tokens in prompts:
-            for _ in range(repeats):
-                self._post([self._join(rows, tokens, 1)], tokens)
-                seconds[tokens].append(_seconds(self._until(lambda report: report.prefill_tokens > 0)))
-        if running:
-            self._post([Leave(join.request, keep=0) for join in running], self.longest_prompt)
-            self._until(lambda report: len(report.left) > 0)
-        return [SpeedPoint(rows, tokens, median(times)) for tokens, times in seconds.items()]
-
-    def _join(self, sequence: int, prompt: int, most: int) -> Join:
-        self._requests += 1
-        return Join(
-            request=RequestId(f"calibration-{self._requests}"),
-            sequence=SequenceId(sequence),
-            tokens=[self._random.randrange(self._vocabulary) for _ in range(prompt)],
-            cached=0,
-            generated=0,
-            max_tokens=most,
-            sampling=SamplingParameters(seed=self._requests, ignore_eos=True),
-        )
-
-    def _post(self, changes: Sequence[Change], prefill_tokens: int) -> None:
-        self._version += 1
-        version = PlanVersion(self._version)
-        self._lane.post(StepPlan(0, version, tuple(Edit(version, change) for change in changes), prefill_tokens))
-
-    def _until(self, wanted: Callable[[StepReport], bool]) -> StepReport:
-        """Return the next report of the newest plan that is wanted."""
-        while True:
-            try:
-                message = self._messages.get(timeout=_PATIENCE)
-            except queue.Empty:
-                raise LlamalaneError("the lane has stopped") from None
-            if isinstance(message, LaneFailed):
-                raise message.error
-            if isinstance(message, StepReport) and message.version == self._version and wanted(message):
-                return message
-
-
-def _seconds(report: StepReport) -> float:
-    assert report.times is not None
-    return report.times.decode + report.times.sample + report.times.idle
+    """Return the numbers of rows to measure: powers of two, half-way between them, and all places."""
+    powers = [2**power for power in range(places.bit_length())]
+    return sorted({count for count in [*powers, *(3 * power for power in powers)] if count < places} | {places})

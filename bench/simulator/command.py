@@ -77,27 +77,32 @@ def simulate(
         Path | None, typer.Option(metavar="DIR", help="Also write numbers (JSON) and pictures (PNG) there.")
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure the real model's steps on this machine, and simulate nothing.")
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Measure the real model's steps on this machine, and simulate nothing; with --real, around each run.",
+        ),
     ] = False,
     real: Annotated[
         bool,
         typer.Option("--real", help="Run the workload on the real model too, in real time, and compare first tokens."),
     ] = False,
+    runs: Annotated[int, typer.Option(help="With --real, how many real runs.", metavar="N", min=1)] = 3,
 ) -> None:
     """Run a workload through scheduling policies, on simulated lanes, and print what each request would see."""
-    from llamalane.bench.simulator import runs
+    from llamalane.bench.simulator import runs as commands
     from llamalane.bench.simulator.measures import Objective
     from llamalane.bench.simulator.study import POLICIES
 
-    if calibrate:
-        runs.run_calibration(target, speed)
+    if calibrate and not real:
+        commands.run_calibration(target, speed)
         return
     if load and rate:
         raise ConfigError("give either --load or --rate")
     for value in [*(load or []), *(rate or [])]:
         if not 0 < value < math.inf:
             raise ConfigError(f"a load or a rate must be a number greater than 0; got {value}")
-    wanted = runs.Wanted(
+    wanted = commands.Wanted(
         target=target,
         workload=workload,
         replay=replay,
@@ -113,9 +118,9 @@ def simulate(
         slo=Objective(first_token=slo_first, inter_token=slo_inter),
     )
     if real:
-        runs.run_comparison(wanted)
+        commands.run_comparison(wanted, runs, calibrating=calibrate)
     else:
-        runs.run_study(wanted, out)
+        commands.run_study(wanted, out)
 
 
 def measure(

@@ -9,7 +9,7 @@ import numpy as np
 
 from llamalane.bench.simulator.gaps import POISSON
 from llamalane.bench.simulator.lengths import Lengths, LogNormal, Scaled
-from llamalane.bench.simulator.request import Nanoseconds, SimulatedRequest, nanoseconds
+from llamalane.bench.simulator.request import Picoseconds, SimulatedRequest, picoseconds
 from llamalane.ids import MOST_URGENT, Level, RequestId
 
 _MEAN_OF = 2000
@@ -47,7 +47,7 @@ class Conversations:
         starts = POISSON.times(np.random.default_rng(times_seed), rate / self.turns)
         begun = 0
         for number, start in enumerate(starts, 1):
-            first = self._conversation(f"session-{number}", nanoseconds(start), generator)
+            first = self._conversation(f"session-{number}", picoseconds(start), generator)
             yield first
             begun += len(_turns(first))
             if begun >= count:
@@ -61,7 +61,7 @@ class Conversations:
         prompts = sum(turn.prompt_tokens for turn in turns)
         return prompts / len(turns), sum(turn.output_tokens for turn in turns) / len(turns)
 
-    def _conversation(self, session: str, start: Nanoseconds, generator: np.random.Generator) -> SimulatedRequest:
+    def _conversation(self, session: str, start: Picoseconds, generator: np.random.Generator) -> SimulatedRequest:
         turns = int(generator.geometric(1 / self.turns))
         questions = self._fitted(self.question).draw(generator, turns).tolist()
         answers = self._fitted(self.answer).draw(generator, turns).tolist()
@@ -85,7 +85,7 @@ class Conversations:
             prompt_tokens=prompt,
             output_tokens=output,
             session=session,
-            think=nanoseconds(think),
+            think=picoseconds(think),
         )
 
     def _fitted(self, lengths: Lengths) -> Lengths:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llamalane.bench.simulator.lane import StepTimes
-from llamalane.bench.simulator.request import SECOND
+from llamalane.bench.simulator.passes import Part, passes_of
+from llamalane.bench.simulator.request import SECOND, Picoseconds
 from llamalane.ids import Level
+from llamalane.scheduler.ledger import STRETCH
+from llamalane.scheduler.pacing import SMALLEST_CHUNK
 from llamalane.scheduler.priority import LEVELS
-
-_CHUNK = 128
-"""Prompt tokens in a step, where a prompt's cost is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,8 @@ class Machine:
         cells: KV cells for each place: those of a lane are shared by all that run, are paused or are kept there.
         spare: how many sequences of a lane can hold cells beyond its places, None for as many as places: those of
             paused requests. The cells of other parked requests go to host memory.
+        partitioned: whether each sequence has cells of its own, which decides into which passes a step falls.
+        micro_batch: the most tokens in one pass.
         can_abandon: whether a step can be broken off.
     """
 
@@ -35,6 +37,8 @@ class Machine:
     targets: Mapping[Level, float] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0.15))
     cells: int = 2048
     spare: int | None = None
+    partitioned: bool = False
+    micro_batch: int = 512
     can_abandon: bool = False
 
     @property
@@ -50,7 +54,26 @@ class Machine:
         return sum(1 / self._seconds_each(places, prompt_tokens, output_tokens) for places in self.places)
 
     def _seconds_each(self, places: int, prompt_tokens: float, output_tokens: float) -> float:
-        beside = self.speed.step(places - 1, 0) if places > 1 else 0
-        for_token = (self.speed.step(places - 1, _CHUNK) - beside) / _CHUNK
-        for_output = self.speed.step(places, 0) / places
+        length = round(prompt_tokens + output_tokens / 2)
+        rows = [Part(sequence, length, 1) for sequence in range(places)]
+        beside = self._step(rows[:-1]) if places > 1 else 0
+        for_token = self._for_token(rows[:-1], beside, Part(places - 1, round(prompt_tokens / 2), SMALLEST_CHUNK))
+        for_output = self._step(rows) / places
         return (prompt_tokens * for_token + output_tokens * for_output) / SECOND
+
+    def _for_token(self, rows: Sequence[Part], beside: Picoseconds, chunk: Part) -> float:
+        """Return what each token of a chunk adds to a step of these rows.
+
+        The chunk is as large as the scheduler makes it for a long prompt: so that it stretches the step only so much.
+        """
+        tokens = min(chunk.tokens, self.max_step_tokens)
+        while 2 * tokens <= self.max_step_tokens:
+            larger = chunk._replace(tokens=2 * tokens)
+            if rows and self._step([*rows, larger]) > STRETCH * beside:
+                break
+            tokens *= 2
+        return (self._step([*rows, chunk._replace(tokens=tokens)]) - beside) / tokens
+
+    def _step(self, parts: Sequence[Part]) -> Picoseconds:
+        passes = passes_of(parts, partitioned=self.partitioned, micro_batch=self.micro_batch)
+        return self.speed.step(passes, len(parts))

@@ -79,7 +79,7 @@ class Ours(Policy):
         self._rules = rules
         self._queue = WaitingQueue[SimulatedRequest](
             rules.bounds,
-            retry_after=lambda: 0.0,
+            retry_after=lambda *_: 0.0,
             weights=rules.weights,
             may_shed=lambda request: request.admitted is None,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llamalane.bench.simulator.request import SECOND, SimulatedRequest, nanoseconds
+from llamalane.bench.simulator.request import SECOND, SimulatedRequest, picoseconds
 from llamalane.errors import ConfigError
 from llamalane.ids import LEAST_URGENT, MOST_URGENT, Level, RequestId
 
@@ -85,7 +85,7 @@ def _request(number: int, entry: Any, limit: int) -> SimulatedRequest:
         raise ValueError(f"arrival must be from 0 to {LATEST:g} seconds; got {arrival:g}")
     request = SimulatedRequest(
         id=RequestId(f"line-{number}"),
-        arrival=nanoseconds(arrival),
+        arrival=picoseconds(arrival),
         level=Level(int(entry.get("level", 3))),
         prompt_tokens=int(entry["prompt_tokens"]),
         output_tokens=int(entry["output_tokens"]),

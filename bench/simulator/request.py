@@ -7,17 +7,18 @@ from typing import TypeAlias
 
 from llamalane.ids import MOST_URGENT, Level, RequestId
 
-Nanoseconds: TypeAlias = int
-"""Simulated time, counted in whole nanoseconds: n equal steps take exactly n times as long as one."""
-SECOND: Nanoseconds = 10**9
+Picoseconds: TypeAlias = int
+"""Simulated time, counted in whole picoseconds, so that the time of many steps is exactly the sum of theirs, though
+each is longer by what one KV cell more takes. 64 bits hold 106 days of it."""
+SECOND: Picoseconds = 10**12
 
 
-def seconds(time: Nanoseconds) -> float:
+def seconds(time: Picoseconds) -> float:
     """Return a time in seconds."""
     return time / SECOND
 
 
-def nanoseconds(time: float) -> Nanoseconds:
+def picoseconds(time: float) -> Picoseconds:
     """Return a time given in seconds, rounded."""
     return round(time * SECOND)
 
@@ -47,21 +48,21 @@ class SimulatedRequest:
     """
 
     id: RequestId
-    arrival: Nanoseconds
+    arrival: Picoseconds
     level: Level
     prompt_tokens: int
     output_tokens: int
     tenant: str = ""
     session: str = ""
     next_turn: SimulatedRequest | None = None
-    think: Nanoseconds = 0
+    think: Picoseconds = 0
     order: int = 0
     key: tuple[int, float] = (0, 0.0)
     rank: Level = MOST_URGENT
     sheltered: bool = False
-    admitted: Nanoseconds | None = None
-    first_token: Nanoseconds | None = None
-    ended: Nanoseconds | None = None
+    admitted: Picoseconds | None = None
+    first_token: Picoseconds | None = None
+    ended: Picoseconds | None = None
     lane: int = 0
     cached: int = 0
     generated: int = 0

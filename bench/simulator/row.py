@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from llamalane.bench.simulator.request import Nanoseconds, SimulatedRequest
+from llamalane.bench.simulator.request import Picoseconds, SimulatedRequest
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.displacement import PROGRESS
 from llamalane.scheduler.request import BLOCK, RequestState
@@ -24,8 +24,10 @@ class Row:
 
     Attributes:
         level: its request's rank; `urgency`: rows with smaller values have their prompts computed first.
+        sequence: the id that its lane has given it.
         size: how many tokens the lane has to compute before it chooses the row's first one.
         uncomputed: how many tokens are to be computed now: what is left of these, or the one chosen last.
+        longest: how many tokens its request comes to have, prompt and output.
         left: how many tokens are still to be chosen; `since_join`: how many it has gained.
         sat_out: how many steps in a row it had no part in; of two rows, the one with the smaller `turn` had its last
             part earlier.
@@ -41,10 +43,12 @@ class Row:
         "lane",
         "left",
         "level",
+        "longest",
         "order",
         "parked_since_join",
         "request",
         "sat_out",
+        "sequence",
         "since_join",
         "size",
         "state",
@@ -62,8 +66,9 @@ class Row:
         self.urgency: tuple[float, ...] = (*request.key, request.order)
         self.size = self.uncomputed = request.tokens - cached
         self.left = request.output_tokens - request.generated
+        self.longest = request.prompt_tokens + request.output_tokens
         self.since_join = 0
-        self.sat_out = self.turn = 0
+        self.sat_out = self.turn = self.sequence = 0
         self.charged = request.generated
         self.state = RequestState.RUNNING
         self.parked_since_join = 0
@@ -76,12 +81,17 @@ class Row:
     @property
     def length(self) -> int:
         """How many tokens its request has, prompt and output."""
-        return self.request.prompt_tokens + self.generated
+        return self.longest - self.left
 
     @property
     def sheltered(self) -> bool:
         """Whether it was admitted by the guaranteed share."""
         return self.request.sheltered
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it has to have a part in the next step."""
+        return self.sheltered and self.sat_out > 0
 
     @property
     def parks_in_a_row(self) -> int:
@@ -123,7 +133,7 @@ class Row:
         self.left -= tokens
         self.since_join += tokens
 
-    def gain(self, time: Nanoseconds) -> None:
+    def gain(self, time: Picoseconds) -> None:
         """Get a token, perhaps the first one, at the end of a step."""
         self.uncomputed = 1
         self.advance(1)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+
+import anyio
 
 from llamalane.bench.simulator import plots, tables
-from llamalane.bench.simulator.calibration import calibrate
-from llamalane.bench.simulator.comparison import compare
+from llamalane.bench.simulator.calibration import calibrate, merge
+from llamalane.bench.simulator.comparison import RealRun, run_real
 from llamalane.bench.simulator.itself import measure_itself
 from llamalane.bench.simulator.machine import Machine
 from llamalane.bench.simulator.measured import DEFAULT_SPEED
-from llamalane.bench.simulator.measures import Objective
+from llamalane.bench.simulator.measures import Objective, measure
 from llamalane.bench.simulator.published import WORKLOADS, WorkloadOptions
 from llamalane.bench.simulator.replay import Replay
-from llamalane.bench.simulator.speed import load_speed, save_speed
+from llamalane.bench.simulator.speed import Speed, load_speed, save_speed
 from llamalane.bench.simulator.study import POLICIES, Run, Study, machine_of, simulate
+from llamalane.bench.simulator.verdicts import judge
 from llamalane.bench.simulator.workload import Source
 from llamalane.errors import ConfigError
 from llamalane.scheduler import EngineConfig, ModelConfig
@@ -46,7 +50,7 @@ class Wanted:
 def run_study(wanted: Wanted, out: Path | None) -> None:
     """Simulate, print the tables, and write numbers and pictures into the folder `out`."""
     pyplot = plots.load_pyplot() if out is not None else None
-    study, name = _study(wanted)
+    study, name = _study(wanted, _speed(wanted))
     runs: list[Run] = []
     for run in simulate(study):
         _tell(f"{run.policy} at {run.rate:.4g} requests/s: {len(run.outcomes)} requests")
@@ -59,14 +63,29 @@ def run_study(wanted: Wanted, out: Path | None) -> None:
             _tell(str(file))
 
 
-def run_comparison(wanted: Wanted) -> None:
-    """Simulate llamalane under the first load, run the same requests on the real engine, and print both."""
-    study, name = _study(wanted)
+def run_comparison(wanted: Wanted, runs: int, *, calibrating: bool) -> None:
+    """Run the requests of the first load on the real engine so many times, simulate them, and print both.
+
+    With `calibrating` the steps are measured before, between and after the real runs. The simulated machine is as slow
+    as the real one was for the steps of the real runs: one factor, the median of the runs.
+    """
+    config = read_config(wanted.target)
+    speeds = [calibrate(config, _tell) if calibrating else _speed(wanted)]
+    study, name = _study(wanted, speeds[0])
     rate = study.rates[0]
-    simulated = next(simulate(study))
-    arrivals = list(study.source.requests(rate, study.seed, study.count))
-    _tell(f"running {len(arrivals)} requests at {rate:.4g}/s on {study.config.models[0].path}")
-    print(tables.comparison_markdown(study, name, compare(study.config, arrivals, simulated.outcomes, study.objective)))
+    real: list[RealRun] = []
+    for number in range(1, runs + 1):
+        arrivals = list(study.source.requests(rate, study.seed, study.count))
+        _tell(f"run {number} of {runs}: {len(arrivals)} requests at {rate:.4g}/s on {config.models[0].path}")
+        real.append(anyio.run(run_real, config, arrivals))
+        if calibrating:
+            speeds.append(calibrate(config, _tell))
+    speed = merge(speeds)
+    slowness = [run.slowness(study.machine, speed) for run in real]
+    machine = replace(study.machine, speed=speed.scaled(median(slowness)))
+    simulated = next(simulate(replace(study, machine=machine)))
+    verdicts = list(judge(simulated.measures, [measure(run.outcomes, study.objective) for run in real]))
+    print(tables.comparison_markdown(study, name, verdicts, slowness))
 
 
 def run_calibration(target: Path | None, file: Path | None) -> None:
@@ -94,9 +113,12 @@ def read_config(target: Path | None) -> EngineConfig:
     return EngineConfig.from_yaml(target)
 
 
-def _study(wanted: Wanted) -> tuple[Study, str]:
+def _speed(wanted: Wanted) -> Speed:
+    return DEFAULT_SPEED if wanted.speed is None else load_speed(wanted.speed)
+
+
+def _study(wanted: Wanted, speed: Speed) -> tuple[Study, str]:
     config = read_config(wanted.target)
-    speed = DEFAULT_SPEED if wanted.speed is None else load_speed(wanted.speed)
     machine = machine_of(config, speed, lanes=wanted.lanes)
     source, name = _source(wanted, machine)
     unknown = [policy for policy in wanted.policies if policy not in POLICIES]

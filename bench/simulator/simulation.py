@@ -44,7 +44,14 @@ class Simulation:
         self._abort_after = policy.abort_after if machine.can_abandon else None
         lanes = [
             SimulatedLane(
-                index, places, machine.speed, max_step_tokens=machine.max_step_tokens, longest_run=longest_run
+                index,
+                places,
+                machine.speed,
+                max_step_tokens=machine.max_step_tokens,
+                sequences=machine.sequences[index],
+                partitioned=machine.partitioned,
+                micro_batch=machine.micro_batch,
+                longest_run=longest_run,
             )
             for index, places in enumerate(machine.places)
         ]

@@ -13,10 +13,10 @@ from llamalane.bench.simulator.simulation import Simulation
 from llamalane.bench.simulator.speed import Speed
 from llamalane.bench.simulator.timeline import Timeline
 from llamalane.bench.simulator.workload import Source
-from llamalane.errors import LlamalaneError
+from llamalane.errors import ConfigError, LlamalaneError
 from llamalane.kvcache import Layout
 from llamalane.scheduler import EngineConfig
-from llamalane.scheduler.assembly import DEFAULT_CELLS_PER_PLACE, choose_layout
+from llamalane.scheduler.memory_plan import choose_layout, tokens_of
 from llamalane.scheduler.priority import LEVELS
 from llamalane.scheduler.rules import rules_of
 from llamalane.streams import Device, DeviceChoice
@@ -102,7 +102,9 @@ def machine_of(config: EngineConfig, speed: Speed, *, lanes: int | None = None) 
     It is one without a GPU, unless the device is `cuda` by name.
     """
     places = [lane.places for lane in config.streams.lanes]
-    budget = config.kv.budget or DEFAULT_CELLS_PER_PLACE * sum(places)
+    budget = tokens_of(config)
+    if budget is None:
+        raise ConfigError(f"kv.budget: a simulation has no model, so it needs tokens; got {config.kv.budget}")
     device = Device.GPU if config.streams.device is DeviceChoice.CUDA else Device.CPU
     layout = choose_layout(config.kv.layout, device, budget // (sum(places) + (config.kv.spare_sequences or 0)))
     spare = config.kv.spare_sequences
@@ -115,5 +117,7 @@ def machine_of(config: EngineConfig, speed: Speed, *, lanes: int | None = None) 
         targets={level: config.scheduler.target_of(level) for level in LEVELS},
         cells=budget // sum(places),
         spare=spare,
+        partitioned=layout is Layout.PARTITIONED,
+        micro_batch=config.streams.micro_batch,
         can_abandon=device is Device.CPU,
     )

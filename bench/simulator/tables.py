@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from statistics import median
 
-from llamalane.bench.simulator.comparison import Comparison
 from llamalane.bench.simulator.itself import OwnCost
 from llamalane.bench.simulator.measures import LevelMeasures, Measures, Percentiles
 from llamalane.bench.simulator.speed import Speed
 from llamalane.bench.simulator.study import POLICIES, Run, Study
+from llamalane.bench.simulator.verdicts import TOLERANCE, Verdict
 
 
 def markdown(study: Study, workload: str, runs: Sequence[Run]) -> str:
@@ -45,25 +46,45 @@ def to_json(study: Study, workload: str, runs: Sequence[Run]) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def comparison_markdown(study: Study, workload: str, comparison: Comparison) -> str:
-    """Return the times to first token of a real run and of its simulation, and their ratios."""
-    titles = ["level", "requests"]
-    titles += [f"{name} {what}" for name in ("p50", "p90") for what in ("real", "simulated", "ratio")]
-    rows = []
-    for real, simulated in comparison.pairs:
-        pairs = [
-            (real.first_token.p50, simulated.first_token.p50),
-            (real.first_token.p90, simulated.first_token.p90),
+def comparison_markdown(study: Study, workload: str, verdicts: Sequence[Verdict], slowness: Sequence[float]) -> str:
+    """Return the times to first token, simulated and real, and whether they agree.
+
+    `slowness` tells how many times as long as calibrated the steps of each real run took.
+    """
+    count = len(slowness)
+    titles = ["level", "TTFT", "simulated", *(f"real {number}" for number in range(1, count + 1))]
+    titles += ["simulated / median", "spread", "within"]
+    rows = [
+        (
+            verdict.level,
+            verdict.percentile,
+            f"{verdict.simulated:.3f}",
+            *(f"{value:.3f}" for value in verdict.real),
+            f"{verdict.simulated / verdict.middle:.2f}",
+            f"{verdict.spread / verdict.middle:.0%}",
+            "yes" if verdict.within else "no",
+        )
+        for verdict in verdicts
+    ]
+    within = sum(verdict.within for verdict in verdicts)
+    factors = ", ".join(f"{factor:.2f}" for factor in slowness)
+    return "\n\n".join(
+        [
+            f"{_about(study, workload)}\n- {study.rates[0]:.4g} requests/s.\n"
+            f"- The machine took {factors} times as long as calibrated for the steps of the real runs; "
+            f"the simulated one takes {median(slowness):.2f} times.",
+            _table(titles, rows),
+            f"Times to first token in seconds. {within} of {len(rows)} are within the larger of {TOLERANCE:.0%} and "
+            "the spread of the real runs.",
         ]
-        cells = [text for ours, theirs in pairs for text in (f"{ours:.3f}", f"{theirs:.3f}", f"{theirs / ours:.2f}")]
-        rows.append([real.level, real.requests, *cells])
-    return "\n\n".join([_about(study, workload), _table(titles, rows), "Times to first token in seconds."])
+    )
 
 
 def speed_markdown(speed: Speed) -> str:
-    """Return measured steps as a table."""
-    rows = [(point.decode_rows, point.prompt_tokens, f"{point.seconds:.4f}") for point in speed.points]
-    return _table(("decode rows", "prompt tokens", "seconds"), rows)
+    """Return measured passes as a table."""
+    rows = [(point.sequences, point.tokens, point.cells, f"{point.seconds:.4f}") for point in speed.points]
+    table = _table(("sequences", "tokens", "cells", "seconds"), rows)
+    return f"{table}\n\nBetween two steps {speed.between:.5f} s, for choosing a token {speed.output:.6f} s."
 
 
 def own_cost_markdown(cost: OwnCost) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llamalane.bench.simulator.request import Nanoseconds, seconds
+from llamalane.bench.simulator.request import Picoseconds, seconds
 from llamalane.bench.simulator.row import Row
 
 
@@ -26,9 +26,9 @@ class Timeline:
         self.lane = lane
         self.stays: list[Stay] = []
         self._most = most
-        self._begun: dict[Row, Nanoseconds] = {}
+        self._begun: dict[Row, Picoseconds] = {}
 
-    def note(self, rows: Sequence[Row], time: Nanoseconds) -> None:
+    def note(self, rows: Sequence[Row], time: Picoseconds) -> None:
         """Take note that the lane has these rows from now on."""
         for row in [row for row in self._begun if row not in rows]:
             self.stays.append(_stay(row, self._begun.pop(row), time))
@@ -37,7 +37,7 @@ class Timeline:
                 self._begun[row] = time
 
 
-def _stay(row: Row, begin: Nanoseconds, end: Nanoseconds) -> Stay:
+def _stay(row: Row, begin: Picoseconds, end: Picoseconds) -> Stay:
     first = row.request.first_token
     if first is not None and first <= begin:
         first = None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from llamalane.bench.simulator.gaps import POISSON, Process
 from llamalane.bench.simulator.lengths import Lengths, Scaled, mean_of
-from llamalane.bench.simulator.request import SimulatedRequest, nanoseconds
+from llamalane.bench.simulator.request import SimulatedRequest, picoseconds
 from llamalane.ids import Level, RequestId
 
 _AT_ONCE = 1024
@@ -70,7 +70,7 @@ class Mix:
         for number, time, (level, prompt, output, tenant) in zip(range(1, count + 1), times, drawn, strict=False):
             yield SimulatedRequest(
                 id=RequestId(f"request-{number}"),
-                arrival=nanoseconds(time),
+                arrival=picoseconds(time),
                 level=Level(level),
                 prompt_tokens=prompt,
                 output_tokens=output,

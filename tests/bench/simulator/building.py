@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
 from llamalane.bench.simulator.machine import Machine
 from llamalane.bench.simulator.outcomes import Outcomes
+from llamalane.bench.simulator.passes import Pass
 from llamalane.bench.simulator.policies import Ours, Policy, RoundRobin, Sorted, by_level, first_come, shortest
-from llamalane.bench.simulator.request import Nanoseconds, SimulatedRequest
+from llamalane.bench.simulator.request import Picoseconds, SimulatedRequest
 from llamalane.bench.simulator.simulation import Simulation
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.admission import AdmissionPolicy
@@ -21,26 +22,30 @@ from llamalane.scheduler.parking import ParkingCosts
 from llamalane.scheduler.priority import LEVELS, Aging
 from llamalane.scheduler.queue import QueueBounds
 from llamalane.scheduler.rules import Rules
+from llamalane.scheduler.stowage import Stowage
 
-MILLISECOND: Nanoseconds = 1_000_000
+MILLISECOND: Picoseconds = 10**9
 UNBOUNDED = 10**9
 
 
 class LinearSpeed:
-    """A step takes `base`, and more for each row and each prompt token; in nanoseconds."""
+    """A pass takes `base`, and more for each token and each cell; a step takes more for each row that gains a token."""
 
     def __init__(
         self,
-        base: Nanoseconds = 20 * MILLISECOND,
-        row: Nanoseconds = MILLISECOND,
-        token: Nanoseconds = MILLISECOND // 2,
+        base: Picoseconds = 20 * MILLISECOND,
+        row: Picoseconds = MILLISECOND,
+        token: Picoseconds = MILLISECOND // 2,
+        cell: Picoseconds = 0,
     ) -> None:
+        self.growth = cell
         self._base = base
         self._row = row
         self._token = token
 
-    def step(self, decode_rows: int, prompt_tokens: int) -> Nanoseconds:
-        return self._base + self._row * decode_rows + self._token * prompt_tokens
+    def step(self, passes: Iterable[Pass], outputs: int) -> Picoseconds:
+        times = [self._base + self._token * one.tokens + self.growth * one.cells for one in passes]
+        return sum(times) + self._row * outputs
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,13 @@ def rules(
     max_parks: int = 3,
     abort_after: float | None = None,
 ) -> Rules:
+    costs = ParkingCosts(swap_bytes=UNBOUNDED)
     return Rules(
         aging=Aging(ceiling=3, interval=2.0),
         admission=AdmissionPolicy(share, reserve or {}),
         displacement=DisplacementPolicy(max_parks),
-        costs=ParkingCosts(swap_bytes=UNBOUNDED),
+        costs=costs,
+        stowage=Stowage(costs, least_tokens=UNBOUNDED),
         growth=GrowthPredictor(),
         targets=machine.targets,
         abort_after=abort_after,
@@ -130,10 +137,12 @@ machines = st.builds(
         base=st.integers(1, 30).map(lambda count: count * MILLISECOND),
         row=st.integers(0, 3).map(lambda count: count * MILLISECOND),
         token=st.integers(0, 4).map(lambda count: count * MILLISECOND // 4),
+        cell=st.sampled_from([0, 0, 7, MILLISECOND // 50]),
     ),
     max_step_tokens=st.sampled_from([4, 16, 64, 512]),
     targets=st.sampled_from([0.01, 0.05, 0.15]).map(lambda target: dict.fromkeys(LEVELS, target)),
     spare=st.sampled_from([None, 1, 2]),
+    micro_batch=st.sampled_from([16, 512]),
     can_abandon=st.booleans(),
 )
 """Small machines, on which moments often coincide."""

@@ -12,7 +12,8 @@ from typing import cast
 import anyio
 
 from llamalane.bench.simulator.machine import Machine
-from llamalane.bench.simulator.request import SECOND, Nanoseconds, SimulatedRequest, seconds
+from llamalane.bench.simulator.passes import Part, passes_of
+from llamalane.bench.simulator.request import SECOND, Picoseconds, SimulatedRequest, seconds
 from llamalane.clock import VirtualClock
 from llamalane.ids import RequestId, SequenceId, StepNumber
 from llamalane.kvcache import Region, RegionPlan
@@ -35,7 +36,7 @@ from llamalane.streams import (
     StreamPool,
 )
 from llamalane.streams.llama import Batch, Sampler
-from llamalane.streams.running_set import Edited, RunningSet, Work
+from llamalane.streams.running_set import RunningSet, Work
 from llamalane.streams.steps import Receiver
 
 LIMIT = 4096
@@ -61,8 +62,12 @@ class Cells:
     def length(self, sequence: SequenceId) -> int:
         return self.lengths.get(sequence, 0)
 
-    def copy(self, source: SequenceId, target: SequenceId, length: int) -> None:
+    def copy(self, source: SequenceId, target: SequenceId, length: int) -> bool:
         self.lengths[target] = length
+        return True
+
+    def merge(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
+        pass
 
     def save(self, sequence: SequenceId) -> bytearray:
         return bytearray(self.length(sequence))
@@ -86,9 +91,10 @@ class VirtualLane:
     def __init__(self, index: int, machine: Machine, clock: VirtualClock) -> None:
         self.name = f"lane-{index}"
         self.max_step_tokens = machine.max_step_tokens
-        self.end: Nanoseconds | None = None
+        self.end: Picoseconds | None = None
         self._can_abandon = machine.can_abandon
         self._speed = machine.speed
+        self._micro_batch = machine.micro_batch
         self._clock = clock
         self._rows = RunningSet(lambda join: cast(Sampler, NoSampler()))
         self._batch = Batch(machine.max_step_tokens)
@@ -96,7 +102,6 @@ class VirtualLane:
         self._mail: StepPlan | None = None
         self._receiver: Receiver | None = None
         self._work = Work()
-        self._edited = Edited()
         self._duration = 0
         self._number = 0
         self._broken = False
@@ -116,7 +121,7 @@ class VirtualLane:
     def close(self) -> None:
         pass
 
-    def react(self, time: Nanoseconds) -> bool:
+    def react(self, time: Picoseconds) -> bool:
         """Break the step under way off if it was abandoned, or begin if a plan lies there; returns whether it did."""
         if self._broken:
             self._broken = False
@@ -134,7 +139,7 @@ class VirtualLane:
         assert self.end is not None
         time = self.end
         self._rows.advance(self._work)
-        self._edited.unshared += self._rows.share_prefixes(self._cells)
+        self._rows.share_prefixes(self._cells)
         for row in self._work.rows:
             self._cells.lengths[row.join.sequence] = row.computed
         outputs = []
@@ -143,7 +148,7 @@ class VirtualLane:
             row.tokens.append(TOKEN)
             finish = FinishReason.LENGTH if row.chosen == row.join.max_tokens else None
             if finish is not None:
-                self._rows.retire(row)
+                self._rows.retire(row, self._cells)
             outputs.append(RowOutput(row.join.request, TOKEN, finish))
         self._number += 1
         times = StepTimes(seconds(time - self._duration), seconds(self._duration), 0.0, 0.0)
@@ -155,30 +160,34 @@ class VirtualLane:
         else:
             self._begin(time)
 
-    def _begin(self, time: Nanoseconds) -> None:
+    def _begin(self, time: Picoseconds) -> None:
         self.end = None
-        self._edited = Edited()
         if self._mail is not None:
-            self._edited = self._rows.apply(self._mail, self._cells)
+            self._rows.apply(self._mail, self._cells)
             self._mail = None
-            self._edited.unshared += self._rows.share_prefixes(self._cells)
             if not self._rows.ready:
                 self._say(self._report(Work(), (), None))
         if self._rows.ready:
             self._work = self._rows.fill(self._batch)
-            self._duration = self._speed.step(self._work.decode_rows, self._work.prefill_tokens)
+            self._duration = self._time_of(self._work)
             self.end = time + self._duration
+
+    def _time_of(self, work: Work) -> Picoseconds:
+        parts = [Part(row.join.sequence, row.computed, count) for row, count in work.computed]
+        passes = passes_of(parts, partitioned=False, micro_batch=self._micro_batch)
+        return self._speed.step(passes, len(work.outputs))
 
     def _report(
         self, work: Work, outputs: tuple[RowOutput, ...], times: StepTimes | None, *, abandoned: bool = False
     ) -> StepReport:
+        news = self._rows.take_news()
         return StepReport(
             self.name,
             StepNumber(self._number),
             self._rows.version,
-            left=tuple(self._edited.left),
-            parked=tuple(self._edited.parked),
-            unshared=tuple(self._edited.unshared),
+            left=tuple(news.left),
+            parked=tuple(news.parked),
+            copied=tuple(news.copied),
             started=tuple(work.started),
             outputs=outputs,
             decode_rows=work.decode_rows,
@@ -247,14 +256,14 @@ class Production:
             self._settle(round(self.clock.now() * SECOND))
         return [self._life(request) for request in self.requests]
 
-    def _settle(self, time: Nanoseconds) -> None:
+    def _settle(self, time: Picoseconds) -> None:
         """Let scheduler and lanes react to each other until nothing more happens at this moment."""
         reacted = [True]
         while any(reacted):
             self.scheduler.tick()
             reacted = [lane.react(time) for lane in self.lanes]
 
-    def _turn_to(self, time: Nanoseconds) -> None:
+    def _turn_to(self, time: Picoseconds) -> None:
         # Seconds are set, not added up, so that no rounding creeps in.
         self.clock._now = seconds(time)
 

@@ -9,7 +9,7 @@ import pytest
 
 from llamalane.bench.simulator.measures import Objective, jain_index, measure, service_shares
 from llamalane.bench.simulator.outcomes import OutcomeLog, Outcomes
-from llamalane.bench.simulator.request import SimulatedRequest, nanoseconds
+from llamalane.bench.simulator.request import SimulatedRequest, picoseconds
 from llamalane.ids import Level, RequestId
 
 
@@ -19,13 +19,13 @@ def outcomes(*served: tuple[float, float, float, float, int, str, int], refused:
     for arrival, admitted, first, ended, level, tenant, output in served:
         request = SimulatedRequest(
             id=RequestId("request"),
-            arrival=nanoseconds(arrival),
+            arrival=picoseconds(arrival),
             level=Level(level),
             prompt_tokens=10,
             output_tokens=output,
             tenant=tenant,
         )
-        request.admitted, request.first_token, request.ended = map(nanoseconds, (admitted, first, ended))
+        request.admitted, request.first_token, request.ended = map(picoseconds, (admitted, first, ended))
         request.cached = 2
         log.add(request)
     log.refused[1] = refused

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
 import pytest
 
 from llamalane.bench.simulator.calibration import calibrate
-from llamalane.bench.simulator.comparison import compare
-from llamalane.bench.simulator.measures import Objective
+from llamalane.bench.simulator.comparison import run_real
+from llamalane.bench.simulator.measured import DEFAULT_SPEED
+from llamalane.bench.simulator.measures import Objective, measure
 from llamalane.bench.simulator.request import SimulatedRequest
 from llamalane.bench.simulator.study import POLICIES, machine_of
 from llamalane.scheduler import (
@@ -34,18 +36,24 @@ def config_for(model: Path, *, places: int = 3, max_requests: int = 100) -> Engi
     )
 
 
-def test_every_shape_of_a_step_is_measured(tiny_model: Path) -> None:
+def test_rows_and_chunks_are_measured_short_and_long(tiny_model: Path) -> None:
     told: list[str] = []
-    speed = calibrate(config_for(tiny_model), told.append, prompts=(8, 32), repeats=2)
-    shapes = [(point.decode_rows, point.prompt_tokens) for point in speed.points]
-    assert shapes == [(0, 8), (0, 32), (1, 0), (1, 8), (1, 32), (2, 0), (2, 8), (2, 32), (3, 0)]
+    speed = calibrate(config_for(tiny_model), told.append, repeats=2)
+    decoding = {point.tokens for point in speed.points if point.decodes}
+    assert decoding == {1, 2, 3}
+    cells = [point.cells for point in speed.points if point.decodes and point.tokens == 1]
+    assert max(cells) > 4 * min(cells)
+    chunks = [point for point in speed.points if not point.decodes]
+    assert {point.tokens for point in chunks} >= {2, 4, 8, 16, 32, 64}
+    assert max(point.cells for point in chunks if point.tokens == 8) > 8 * 128
     assert all(point.seconds > 0 for point in speed.points)
-    assert [line.partition(" ")[0] for line in told] == ["0", "1", "2", "3"]
+    assert len(told) == 1
 
 
-def test_shapes_that_fit_no_step_are_left_out(tiny_model: Path) -> None:
-    speed = calibrate(config_for(tiny_model, places=1), lambda line: None, prompts=(8, 64, 100), repeats=1)
-    assert [(point.decode_rows, point.prompt_tokens) for point in speed.points] == [(0, 8), (0, 64), (1, 0)]
+def test_a_single_row_is_measured_short_and_long(tiny_model: Path) -> None:
+    speed = calibrate(config_for(tiny_model, places=1), lambda line: None, repeats=1)
+    cells = [point.cells for point in speed.points if point.decodes]
+    assert max(cells) > 4 * min(cells)
 
 
 def arrivals() -> list[SimulatedRequest]:
@@ -58,20 +66,30 @@ def arrivals() -> list[SimulatedRequest]:
 
 def test_the_same_requests_run_for_real_and_simulated(tiny_model: Path) -> None:
     config = config_for(tiny_model)
-    speed = calibrate(config, lambda line: None, prompts=(8, 32), repeats=1)
-    simulated = simulate(machine_of(config, speed), POLICIES["ours"].make(config), arrivals())
-    comparison = compare(config, arrivals(), simulated, SLO)
-    for measures in (comparison.real, comparison.simulated):
+    machine = machine_of(config, DEFAULT_SPEED)
+    real = anyio.run(run_real, config, arrivals())
+    simulated = simulate(machine, POLICIES["ours"].make(config), arrivals())
+    for outcomes in (real.outcomes, simulated):
+        measures = measure(outcomes, SLO)
         assert [(level.level, level.requests) for level in measures.levels] == [(1, 1), (3, 2)]
         assert measures.cached_share == pytest.approx(45 / 110)  # the second turn finds 40 + 6 − 1 tokens
-    assert [(real.level, other.level) for real, other in comparison.pairs] == [(1, 1), (3, 3)]
+
+
+def test_the_steps_of_a_real_run_tell_how_slow_the_machine_was(tiny_model: Path) -> None:
+    config = config_for(tiny_model)
+    listed = requests([Arrival(at=0, prompt=10, output=3), Arrival(at=5, prompt=40, output=6)])
+    real = anyio.run(run_real, config, listed)
+    # Every token is computed once, but for the last of each output.
+    assert sum(part.tokens for step in real.steps for part in step.parts) == (10 + 2) + (40 + 5)
+    machine = machine_of(config, DEFAULT_SPEED)
+    slowness = real.slowness(machine, DEFAULT_SPEED)
+    assert slowness > 0
+    assert real.slowness(machine, DEFAULT_SPEED.scaled(slowness)) == pytest.approx(1.0, rel=0.001)
 
 
 def test_what_the_real_queue_refuses_is_counted(tiny_model: Path) -> None:
     config = config_for(tiny_model, places=1, max_requests=1)
     many = requests([Arrival(at=0, level=2, prompt=10, output=20)] * 6)
-    speed = calibrate(config, lambda line: None, prompts=(8,), repeats=1)
-    simulated = simulate(machine_of(config, speed), POLICIES["ours"].make(config), requests([Arrival(at=0)]))
-    comparison = compare(config, many, simulated, SLO)
-    assert comparison.real.requests + comparison.real.refused == 6
-    assert comparison.real.refused >= 1
+    measures = measure(anyio.run(run_real, config, many).outcomes, SLO)
+    assert measures.requests + measures.refused == 6
+    assert measures.refused >= 1
