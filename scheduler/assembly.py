@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llamalane.errors import ConfigError
@@ -12,7 +12,9 @@ from llamalane.ids import MAX_SEQUENCES
 from llamalane.kvcache import DiskStore, Layout, Region, SharedRegion
 from llamalane.kvcache.budget import RegionPlan
 from llamalane.scheduler.config import EngineConfig, KVConfig, ModelConfig, StreamsConfig
-from llamalane.scheduler.memory_plan import MemoryPlan, plan_memory
+from llamalane.scheduler.config_roles import CANNOT_HAND_OVER, check_memory, exchangeable, hands_over, paged
+from llamalane.scheduler.memory_needs import MemoryPlan
+from llamalane.scheduler.memory_plan import Site, plan_memory
 from llamalane.streams import (
     ContextShift,
     Device,
@@ -46,7 +48,8 @@ OpenContext = Callable[[Model, ContextOptions], StepContext]
 class Machinery:
     """The loaded model, the pool of lanes that run it, and the CUDA streams that it lends them, if there are any."""
 
-    model: Model
+    models: tuple[Model, ...]
+    """The model: a copy for each GPU that lanes name, or the only one."""
     pool: StreamPool
     cuda: CudaStreamPool | None = None
     shift: ContextShift | None = None
@@ -56,10 +59,24 @@ class Machinery:
     disk: DiskStore | None = None
     """Files of saved cells that outlive the engine."""
 
+    @property
+    def model(self) -> Model:
+        """The first copy, for all that copies have in common."""
+        return self.models[0]
+
     def close(self) -> None:
-        """End the lanes and free the model. Blocks until the steps under way are done."""
+        """End the lanes and free the model. Blocks until the steps under way are done; may be repeated."""
         self.pool.close()
-        self.model.close()
+        for model in self.models:
+            model.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """What the lanes of one device share: the model there, and the gate at which their contexts come and go."""
+
+    model: Model
+    gate: Gate
 
 
 class _LentPool(StreamPool):
@@ -82,25 +99,33 @@ def assemble(config: EngineConfig, open_context: OpenContext = Context) -> Machi
     """
     found = probe()  # before llama.cpp is loaded: its calls have to find the shim
     device = choose_device(config.streams.device, offload=library().supports_gpu_offload, probe=found)
-    memory = _plan(config, device)
+    memory = _plan(config, device, found)
     memory.log()
     with contextlib.ExitStack() as undo:
         cuda = _open_cuda(config.streams, device, found)
         if cuda is not None:
             undo.callback(cuda.close)
-        model = Model(_model_options(config.models[0], device))
-        undo.callback(model.close)
+        homes: dict[str, _Home] = {}
+        for gpu, names in _lanes_by_gpu(config.streams, device).items():
+            home = _Home(Model(_model_options(config.models[0], device, gpu)), Gate())
+            undo.callback(home.model.close)
+            homes.update(dict.fromkeys(names, home))
+        models = tuple(dict.fromkeys(home.model for home in homes.values()))
+        model = models[0]
         # Read now, in the thread that loads, what the event loop would else read at the first request.
         _ = model.vocabulary.pieces, model.vocabulary.longest_piece
+        model.grammars.prepare()
         disk = _open_disk(config)
-        options = _stream_options(config.streams, device, cuda)
+        options = _stream_options(config.streams, device, cuda, homes)
         shift = _shift(config.kv, model, memory.regions)
-        pool, lanes = _open_pool(config, options, cuda, model, memory.regions, open_context, shift)
+        pool, lanes = _open_pool(config, options, cuda, homes, memory.regions, open_context, shift)
         undo.callback(pool.close)
         if shift is not None and not all(lane.abilities.shift for lane in lanes):
             raise ConfigError(CANNOT_SHIFT)
+        if hands_over(config) and not all(lane.abilities.swap for lane in lanes):
+            raise ConfigError(CANNOT_HAND_OVER)
         undo.pop_all()
-        return Machinery(model, pool, cuda, shift, all(lane.abilities.swap for lane in lanes), disk)
+        return Machinery(models, pool, cuda, shift, all(lane.abilities.swap for lane in lanes), disk)
 
 
 def plan(config: EngineConfig) -> MemoryPlan:
@@ -109,17 +134,37 @@ def plan(config: EngineConfig) -> MemoryPlan:
     Raises `ConfigError`, `ContextError` or `ModelLoadError` when it cannot be used whatever memory there is.
     """
     found = probe()
-    return _plan(config, choose_device(config.streams.device, offload=library().supports_gpu_offload, probe=found))
+    device = choose_device(config.streams.device, offload=library().supports_gpu_offload, probe=found)
+    return _plan(config, device, found)
 
 
-def _plan(config: EngineConfig, device: Device) -> MemoryPlan:
+def _plan(config: EngineConfig, device: Device, found: CudaProbe) -> MemoryPlan:
+    check_memory(config)
+
     def options_of(region: RegionPlan) -> ContextOptions:
         return _context_options(config.streams, config.kv, region, threads=1)
 
-    with Model(_model_options(config.models[0], device, weights=False)) as model:
-        memory = plan_memory(config, model, device, options_of, _free_memory(device))
-        lanes = [replace(lane, region=_with_keepers(lane.region, model, config.kv)) for lane in memory.lanes]
+    with contextlib.ExitStack() as models:
+        sites = []
+        for gpu, names in _lanes_by_gpu(config.streams, device).items():
+            free = _free_memory(device, gpu, found)  # before the model makes anything there
+            model = models.enter_context(Model(_model_options(config.models[0], device, gpu, weights=False)))
+            name = device.value.upper() if gpu is None else f"GPU {gpu}"
+            sites.append(Site(name=name, lanes=names, model=model, free=free))
+        memory = plan_memory(config, device, sites, options_of)
+        if hands_over(config) and not exchangeable(memory.regions):
+            memory = plan_memory(paged(config, memory.regions), device, sites, options_of)
+        lanes = [replace(lane, region=_with_keepers(lane.region, sites[0].model, config.kv)) for lane in memory.lanes]
         return replace(memory, lanes=tuple(lanes))
+
+
+def _lanes_by_gpu(config: StreamsConfig, device: Device) -> dict[int | None, tuple[str, ...]]:
+    """Return the names of the lanes on each GPU; under None, of all lanes where none names a GPU, or there is none."""
+    gpus = config.gpus if device is Device.GPU else [None] * len(config.lanes)
+    return {
+        gpu: tuple(lane.name for lane, own in zip(config.lanes, gpus, strict=True) if own == gpu)
+        for gpu in dict.fromkeys(gpus)
+    }
 
 
 def _with_keepers(region: RegionPlan, model: Model, kv: KVConfig) -> RegionPlan:
@@ -144,15 +189,18 @@ def _open_disk(config: EngineConfig) -> DiskStore | None:
     return DiskStore(kv.disk, key, kv.disk_bytes)
 
 
-def _free_memory(device: Device) -> int | None:
+def _free_memory(device: Device, gpu: int | None, found: CudaProbe) -> int | None:
+    """Return what a GPU has free, or all together if none is named; None where nobody tells."""
     if device is Device.CPU:
         return free_host_memory()
-    return free_memory(0) if probe().usable else None
+    if not found.usable:
+        return None
+    return sum(map(free_memory, range(found.devices) if gpu is None else [gpu]))
 
 
-def _model_options(config: ModelConfig, device: Device, *, weights: bool = True) -> ModelOptions:
+def _model_options(config: ModelConfig, device: Device, gpu: int | None, *, weights: bool = True) -> ModelOptions:
     layers = config.gpu_layers if device is Device.GPU else 0
-    return ModelOptions(path=config.path, gpu_layers=layers, mmap=config.mmap, weights=weights)
+    return ModelOptions(path=config.path, gpu_layers=layers, mmap=config.mmap, weights=weights, device=gpu)
 
 
 def _open_cuda(config: StreamsConfig, device: Device, found: CudaProbe) -> CudaStreamPool | None:
@@ -176,7 +224,9 @@ def _open_cuda(config: StreamsConfig, device: Device, found: CudaProbe) -> CudaS
     return CudaStreamPool(classes, load_shim())
 
 
-def _stream_options(config: StreamsConfig, device: Device, cuda: CudaStreamPool | None) -> list[StreamOptions]:
+def _stream_options(
+    config: StreamsConfig, device: Device, cuda: CudaStreamPool | None, homes: Mapping[str, _Home]
+) -> list[StreamOptions]:
     core_sets = share_cores(available_cores(), [lane.threads for lane in config.lanes])
     alone = len(config.lanes) == 1
     return [
@@ -187,6 +237,8 @@ def _stream_options(config: StreamsConfig, device: Device, cuda: CudaStreamPool 
             cores=() if alone and lane.threads is None else cores,
             threads=len(cores),
             cuda=None if cuda is None else cuda.acquire(lane.name),
+            gpu=homes[lane.name].model.gpu,
+            speed=lane.speed,
         )
         for lane, cores in zip(config.lanes, core_sets, strict=True)
     ]
@@ -212,30 +264,29 @@ def _open_pool(
     config: EngineConfig,
     options: Sequence[StreamOptions],
     cuda: CudaStreamPool | None,
-    model: Model,
+    homes: Mapping[str, _Home],
     regions: Sequence[RegionPlan],
     open_context: OpenContext,
     shift: ContextShift | None,
 ) -> tuple[StreamPool, list[Lane]]:
     plan_of = dict(zip([entry.name for entry in options], regions, strict=True))
-    gate = Gate()
     lanes: list[Lane] = []
 
     def open_lane(stream: Stream) -> tuple[LaneBackend, KVRegion]:
-        region_plan = plan_of[stream.options.name]
+        region_plan, home = plan_of[stream.options.name], homes[stream.options.name]
         context_options = _context_options(config.streams, config.kv, region_plan, stream.options.threads)
 
         def open_on_stream() -> StepContext:
             with stream.lend():
-                return open_context(model, context_options)
+                return open_context(home.model, context_options)
 
         lane = Lane(
             stream,
-            model.vocabulary,
+            home.model.vocabulary,
             open_on_stream,
             max_step_tokens=config.streams.max_step_tokens,
             limit=region_plan.limit,
-            gate=gate,
+            gate=home.gate,
             by_sequence=context_options.partitioned,
             can_abandon=stream.options.device is Device.CPU,
             shift=shift,

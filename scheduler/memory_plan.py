@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from llamalane.errors import ConfigError
 from llamalane.kvcache.budget import (
@@ -12,18 +13,18 @@ from llamalane.kvcache.budget import (
     Bytes,
     Layout,
     RegionPlan,
+    Share,
     count_sequences,
     divide,
     least_budget,
     parse_amount,
 )
 from llamalane.kvcache.cell_size import CellShape
-from llamalane.scheduler.config import EngineConfig
+from llamalane.scheduler.config import EngineConfig, LaneConfig
+from llamalane.scheduler.memory_needs import DevicePlan, LanePlan, MemoryPlan, in_words
 from llamalane.streams import Device
 from llamalane.streams.llama import ContextOptions, Model
 from llamalane.streams.llama.footprint import MOST_MEASURED_STATES, Footprint, measure_cells, measure_context
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_CELLS_PER_PLACE = 2048
 """KV cells for each place when the configuration names no budget."""
@@ -39,113 +40,27 @@ OptionsOf = Callable[[RegionPlan], ContextOptions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanePlan:
-    """What one lane takes, in bytes.
+class Site:
+    """A device before anything is loaded.
 
     Attributes:
-        cells: its KV cells.
-        states: what a recurrent model keeps for the lane's sequences.
-        computing: what its steps work in, as llama.cpp says.
-        host_computing: the same of the host's memory, where that is not the device's.
-        measured: whether that is what llama.cpp says of this very lane; else of one with fewer cells or sequences,
-            and it may be more.
+        name: what it is called.
+        lanes: the names of the lanes that will be there.
+        model: the model, without weights, as it will be there.
+        free: how many bytes are free; None if nobody knows.
     """
 
     name: str
-    region: RegionPlan
-    cells: int
-    states: int
-    computing: int
-    host_computing: int = 0
-    measured: bool = True
-
-    def fitting(self, length: int) -> int:
-        """Return how many sequences of `length` tokens can run at once."""
-        if length > self.region.limit:
-            return 0
-        if self.region.layout is Layout.PARTITIONED:
-            return self.region.places
-        return min(self.region.places, self.region.cells // length)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
-    """What a configuration takes of the device's memory, in bytes.
-
-    Attributes:
-        offloaded: which part of the weights and cells is on the device: 1, unless only some layers go to a GPU.
-        cell: what one token takes.
-        state: what a sequence takes beside its cells.
-        swap: what parked requests may take of the host's memory, when there are any.
-        free: what the device has free before anything is loaded; None if nobody knows.
-    """
-
-    device: Device
-    offloaded: float
-    weights: int
-    cell: int
-    state: int
-    lanes: tuple[LanePlan, ...]
-    swap: int
+    lanes: tuple[str, ...]
+    model: Model
     free: int | None
 
-    @property
-    def kv(self) -> int:
-        """What all lanes' cells and states take."""
-        return sum(lane.cells + lane.states for lane in self.lanes)
-
-    @property
-    def computing(self) -> int:
-        """What all lanes' steps work in, on the device."""
-        return sum(lane.computing for lane in self.lanes)
-
-    @property
-    def needed(self) -> int:
-        """What is taken of the device's memory from the start."""
-        return round((self.weights + self.kv) * self.offloaded) + self.computing
-
-    @property
-    def missing(self) -> int:
-        """How much more is needed than is free."""
-        return max(self.needed - self.free, 0) if self.free is not None else 0
-
-    @property
-    def regions(self) -> list[RegionPlan]:
-        """The lanes' regions, in their order."""
-        return [lane.region for lane in self.lanes]
-
-    def log(self) -> None:
-        """Say what is needed, and warn if that is not there."""
-        logger.info("memory: %s", self.summary())
-        for lane in self.lanes:
-            logger.info(
-                "lane %s: %s, %d KV cells for %d sequences, %d of them at once, up to %d tokens each",
-                lane.name,
-                lane.region.layout.value,
-                lane.region.cells,
-                lane.region.sequences,
-                lane.region.places,
-                lane.region.limit,
-            )
-        if self.missing:
-            logger.warning("%s", self.shortage())
-
-    def summary(self) -> str:
-        """Return one line of what is taken and what is free."""
-        free = "unknown" if self.free is None else in_words(self.free)
-        return (
-            f"weights {in_words(self.weights)} + KV {in_words(self.kv)} + computing {in_words(self.computing)} = "
-            f"{in_words(self.needed)} on the {self.device.value.upper()}, where {free} is free"
-        )
-
-    def shortage(self) -> str:
-        """Return what is missing, and what to do about it."""
-        return (
-            f"{in_words(self.needed)} are needed and {in_words(self.free or 0)} are free on the "
-            f"{self.device.value.upper()}, {in_words(self.missing)} too few: lower kv.budget "
-            f"(the KV cache takes {in_words(self.kv)}), or take a smaller model (its weights take "
-            f"{in_words(self.weights)})"
-        )
+    def left(self, offloaded: float) -> float | None:
+        """Return how many bytes weights leave of which that part is on the device; None if nobody knows."""
+        if self.free is None or not offloaded:
+            return None
+        # Where only some layers are on the device, so is that part of the cells.
+        return max(self.free - self.model.bytes * offloaded, 0) / offloaded
 
 
 def choose_layout(wanted: str, device: Device, part: int) -> Layout:
@@ -158,51 +73,68 @@ def choose_layout(wanted: str, device: Device, part: int) -> Layout:
     return Layout.PARTITIONED if device is Device.CPU and part >= SMALLEST_PART else Layout.PAGED
 
 
-def plan_memory(
-    config: EngineConfig, model: Model, device: Device, options_of: OptionsOf, free: int | None
-) -> MemoryPlan:
-    """Plan the lanes of a configuration; `model` is one without weights.
+def plan_memory(config: EngineConfig, device: Device, sites: Sequence[Site], options_of: OptionsOf) -> MemoryPlan:
+    """Plan the lanes of a configuration, which are divided among `sites`, devices of one kind.
 
-    `free` is how many bytes the device has free before anything is loaded, None if nobody knows. Raises `ConfigError`
-    when the budget is too small or the cache types do not suit the model, and `ContextError` when llama.cpp refuses
-    the lanes' contexts. What is larger than the free memory is planned all the same.
+    Raises `ConfigError` when the budget is too small or the cache types do not suit the model, and `ContextError` when
+    llama.cpp refuses the lanes' contexts. What is larger than the free memory is planned all the same.
     """
+    model = sites[0].model
     shape = shape_of(model)
-    cell = shape.bytes_per_cell(config.kv.key_type, config.kv.value_type)
+    price = _Price(shape.bytes_per_cell(config.kv.key_type, config.kv.value_type), shape.state)
     offloaded = _offloaded(config, model, device)
-    # Where only some layers are on the device, so is that part of the cells.
-    left = max(free - model.bytes * offloaded, 0) / offloaded if free is not None and offloaded else None
-    regions = _regions(config, _Price(cell, shape.state), left, device, model.train_context)
-    footprints: dict[ContextOptions, Footprint] = {}
-    lanes = []
-    for lane, region in zip(config.streams.lanes, regions, strict=True):
-        options = options_of(region)
-        smaller = _measurable(options, shape.state)
-        if smaller not in footprints:
-            footprints[smaller] = measure_context(model, smaller)
-        footprint = footprints[smaller]
-        on_cpu = device is Device.CPU
-        lanes.append(
-            LanePlan(
-                name=lane.name,
-                region=region,
-                cells=region.cells * cell,
-                states=region.sequences * shape.state,
-                computing=footprint.host + footprint.device if on_cpu else footprint.device,
-                host_computing=0 if on_cpu else footprint.host,
-                measured=smaller == options,
+    regions = _regions(config, price, sites, offloaded, device)
+    measure = functools.cache(measure_context)  # lanes that are alike take as much
+    lanes: dict[str, LanePlan] = {}
+    devices = []
+    for site in sites:
+        there = [
+            _plan_lane(name, regions[name], price, options_of, partial(measure, site.model)) for name in site.lanes
+        ]
+        if device is Device.CPU:
+            there = [_on_host(lane) for lane in there]
+        lanes.update(zip(site.lanes, there, strict=True))
+        devices.append(
+            DevicePlan(
+                name=site.name,
+                lanes=site.lanes,
+                weights=site.model.bytes,
+                kv=sum(lane.cells + lane.states for lane in there),
+                offloaded=offloaded,
+                computing=sum(lane.computing for lane in there),
+                free=site.free,
             )
         )
     return MemoryPlan(
         device=device,
-        offloaded=offloaded,
-        weights=model.bytes,
-        cell=cell,
-        state=shape.state,
-        lanes=tuple(lanes),
+        devices=tuple(devices),
+        lanes=tuple(lanes[lane.name] for lane in config.streams.lanes),
+        cell=price.cell,
+        state=price.state,
         swap=config.kv.swap,
-        free=free,
     )
+
+
+def _plan_lane(
+    name: str, region: RegionPlan, price: _Price, options_of: OptionsOf, measure: Callable[[ContextOptions], Footprint]
+) -> LanePlan:
+    options = options_of(region)
+    smaller = _measurable(options, price.state)
+    footprint = measure(smaller)
+    return LanePlan(
+        name=name,
+        region=region,
+        cells=region.cells * price.cell,
+        states=region.sequences * price.state,
+        computing=footprint.device,
+        host_computing=footprint.host,
+        measured=smaller == options,
+    )
+
+
+def _on_host(lane: LanePlan) -> LanePlan:
+    """Return the plan of a lane whose device's memory is the host's."""
+    return replace(lane, computing=lane.computing + lane.host_computing, host_computing=0)
 
 
 def shape_of(model: Model) -> CellShape:
@@ -222,15 +154,6 @@ def tokens_of(config: EngineConfig) -> int | None:
     if config.kv.budget is None:
         return DEFAULT_CELLS_PER_PLACE * sum(lane.places for lane in config.streams.lanes)
     return config.kv.budget if isinstance(config.kv.budget, int) else None
-
-
-def in_words(count: float) -> str:
-    """Write a number of bytes as people say it, such as `1.5 GiB`."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def _measurable(options: ContextOptions, state: int) -> ContextOptions:
@@ -258,10 +181,33 @@ class _Price:
         return max(count - sequences * self.state, 0) // self.cell
 
 
-def _regions(config: EngineConfig, price: _Price, left: float | None, device: Device, train: int) -> list[RegionPlan]:
-    """Divide the budget; `left` is how many bytes a share of all would be."""
-    places = [lane.places for lane in config.streams.lanes]
-    weights = [lane.weight for lane in config.streams.lanes]
+def _regions(
+    config: EngineConfig, price: _Price, sites: Sequence[Site], offloaded: float, device: Device
+) -> dict[str, RegionPlan]:
+    """Divide the budget; a share is one of what each site has, all else is for all sites together."""
+    lanes = config.streams.lanes
+    if not _is_share(config.kv.budget):
+        return _divide(config, lanes, price, sites[0].model.train_context, device)
+    regions: dict[str, RegionPlan] = {}
+    for site in sites:
+        there = [lane for lane in lanes if lane.name in site.lanes]
+        where = f" on {site.name}" if len(sites) > 1 else ""
+        regions |= _divide(config, there, price, site.model.train_context, device, site.left(offloaded), where)
+    return regions
+
+
+def _divide(
+    config: EngineConfig,
+    lanes: Sequence[LaneConfig],
+    price: _Price,
+    train: int,
+    device: Device,
+    left: float | None = None,
+    where: str = "",
+) -> dict[str, RegionPlan]:
+    """Divide the budget among lanes; `left` is how many bytes a share of all would be, `where` they are."""
+    places = [lane.places for lane in lanes]
+    weights = [lane.weight for lane in lanes]
     spare = config.kv.spare_sequences
     parts = sum(places) + (spare or 0)
     tokens = tokens_of(config)
@@ -277,11 +223,16 @@ def _regions(config: EngineConfig, price: _Price, left: float | None, device: De
             needed = least * price.cell + sequences * price.state
             states = f" and {sequences} states of {price.state} bytes" if price.state else ""
             raise ConfigError(
-                f"kv.budget: {config.kv.budget}, which is {in_words(count)}, is too small for {sum(places)} places on "
-                f"{len(places)} lanes: at least {needed} bytes ({in_words(needed)}) are needed, for {least} tokens of "
-                f"{price.cell} bytes{states}"
+                f"kv.budget: {config.kv.budget}, which is {in_words(count)}{where}, is too small "
+                f"for {sum(places)} places on {len(places)} lanes: at least {needed} bytes ({in_words(needed)}) are "
+                f"needed, for {least} tokens of {price.cell} bytes{states}"
             )
-    return divide(tokens, places, train, layout=layout, spare=spare, weights=weights)
+    regions = divide(tokens, places, train, layout=layout, spare=spare, weights=weights)
+    return dict(zip([lane.name for lane in lanes], regions, strict=True))
+
+
+def _is_share(budget: int | str | None) -> bool:
+    return isinstance(budget, str) and isinstance(parse_amount(budget), Share)
 
 
 def _bytes_of(budget: str, price: _Price, left: float | None) -> int:

@@ -22,6 +22,8 @@ class StreamOptions:
         cores: the CPU cores that its thread may use; empty: any.
         threads: how many threads llama.cpp uses.
         cuda: the CUDA stream that was acquired for it; None leaves llama.cpp its own.
+        gpu: what the GPU is, such as `NVIDIA H200`; empty where there is none, or llama.cpp spreads the model.
+        speed: how quick it is thought to be beside other lanes, until that is measured.
     """
 
     name: str
@@ -30,6 +32,8 @@ class StreamOptions:
     cores: tuple[int, ...]
     threads: int
     cuda: HeldStream | None = None
+    gpu: str = ""
+    speed: float = 1.0
 
 
 class Stream(Protocol):

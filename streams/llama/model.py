@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Self
 
 from llamalane.errors import ModelLoadError
+from llamalane.streams.llama.gpus import find_gpu
+from llamalane.streams.llama.grammar import Grammars
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.vocabulary import Vocabulary
 
@@ -25,18 +27,21 @@ class ModelOptions:
         gpu_layers: how many layers go to the GPU, −1 for all; 0 keeps the model on the CPU.
         mmap: map the file instead of reading it.
         weights: load the weights; without them a model can be asked what it is and what its contexts would take.
+        device: the only GPU that it uses, counted from 0 as CUDA does; None lets llama.cpp spread it over all GPUs.
     """
 
     path: Path
     gpu_layers: int = 0
     mmap: bool = True
     weights: bool = True
+    device: int | None = None
 
 
 class Model:
     """A loaded model. Close it after the last context on it is closed; closing twice is allowed.
 
-    Raises `ModelLoadError` when the file is missing, is not GGUF, is cut short, or cannot generate text.
+    Raises `ModelLoadError` when the file is missing, is not GGUF, is cut short, or cannot generate text, and
+    `DeviceUnavailableError` when there is no such GPU.
     """
 
     def __init__(self, options: ModelOptions) -> None:
@@ -49,6 +54,14 @@ class Model:
         mapped = options.mmap and options.weights
         params.load_mode = api.LLAMA_LOAD_MODE_MMAP if mapped else api.LLAMA_LOAD_MODE_NONE
         params.no_alloc = not options.weights
+        self.gpu = ""
+        """What its only GPU is, such as `NVIDIA H200`; empty if it was given none."""
+        if options.device is not None:
+            gpu = find_gpu(options.device)
+            only = (ctypes.c_void_p * 2)(gpu.pointer, None)
+            params.devices = ctypes.cast(only, ctypes.c_void_p)
+            params.split_mode, params.main_gpu = api.LLAMA_SPLIT_MODE_NONE, 0  # the first of that list
+            self.gpu = gpu.description
         self._vocabulary: Vocabulary | None = None
         # What there is to warn of is said when the weights are loaded.
         with lib.collect_errors() if options.weights else lib.collect_warnings() as errors:
@@ -60,6 +73,7 @@ class Model:
             self.close()
             raise ModelLoadError(f"{options.path} is not a model that generates text token by token")
         self._vocabulary = self.vocabulary = Vocabulary(api.llama_model_get_vocab(self.pointer))
+        self.grammars = Grammars(self.vocabulary)
         self.train_context: int = api.llama_model_n_ctx_train(self.pointer)
         """How many tokens the model was trained to attend to."""
         self.parameters: int = api.llama_model_n_params(self.pointer)

@@ -12,6 +12,7 @@ import pytest
 
 from llamalane.cli import main
 from tests.models.tiny_gguf import Kind
+from tests.streams.llama.cpu_as_gpu import as_if_there_were
 
 CELL = 2 * 64 * 2
 """Bytes of a token in the tiny model, as f16."""
@@ -93,6 +94,34 @@ def test_states_are_told_of_a_model_that_keeps_them(
 ) -> None:
     assert run(tiny_models[Kind.RECURRENT]) == 0
     assert "8 sequences of 19456 bytes" in capsys.readouterr().out
+
+
+GPUS = "streams: {lanes: [{name: a, device: 1, threads: 1}, {name: b, threads: 1}, {name: c, device: 1, threads: 1}]}"
+
+
+def test_each_gpu_that_lanes_name_is_told(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_if_there_were(monkeypatch, ["NVIDIA L4", "NVIDIA L4"])
+    file = configuration(tmp_path, tiny_model, GPUS)
+    assert run(file, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {device["name"]: device["lanes"] for device in shown["devices"]} == {"GPU 1": ["a", "c"], "GPU 0": ["b"]}
+    sizes = [device["bytes"] for device in shown["devices"]]
+    assert [size["kv"] for size in sizes] == [2 * 8 * 2048 * CELL, 8 * 2048 * CELL]
+    for name in ("weights", "kv", "computing", "needed"):
+        assert shown["bytes"][name] == sum(size[name] for size in sizes)
+    assert run(file) == 0
+    words = capsys.readouterr().out
+    rows = [line.split() for line in words.splitlines()]
+    assert "on the 2 GPUs" in words
+    assert any(row[:4] == ["GPU", "1", "a,", "c"] for row in rows)
+    assert any(row[:3] == ["GPU", "0", "b"] for row in rows)
+
+
+def test_one_device_needs_no_line_of_its_own(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny_model) == 0
+    assert "Devices" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])

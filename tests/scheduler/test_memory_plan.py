@@ -17,7 +17,8 @@ from llamalane.kvcache import Layout, RegionPlan
 from llamalane.scheduler import Engine, EngineConfig
 from llamalane.scheduler.assembly import plan
 from llamalane.scheduler.config import CacheType
-from llamalane.scheduler.memory_plan import LanePlan, MemoryPlan, in_words, plan_memory
+from llamalane.scheduler.memory_needs import LanePlan, MemoryPlan, in_words
+from llamalane.scheduler.memory_plan import Site, plan_memory
 from llamalane.streams import Device
 from llamalane.streams.llama import Context, ContextOptions, Model, ModelOptions
 from tests.models.tiny_gguf import Kind
@@ -57,7 +58,9 @@ def hollow(tiny_models: Mapping[Kind, Path]) -> Iterator[Mapping[Kind, Model]]:
 def planned(
     model: Model, *, free: int | None = PLENTY, lanes: list[dict[str, Any]] | None = None, **kv: Any
 ) -> MemoryPlan:
-    return plan_memory(config_of(Path("m.gguf"), lanes=lanes, **kv), model, Device.CPU, options_of, free)
+    config = config_of(Path("m.gguf"), lanes=lanes, **kv)
+    names = tuple(lane.name for lane in config.streams.lanes)
+    return plan_memory(config, Device.CPU, [Site(name="CPU", lanes=names, model=model, free=free)], options_of)
 
 
 def said_by_llama_cpp(model: Model, memory: MemoryPlan, types: tuple[str, str], log: pytest.LogCaptureFixture) -> str:
@@ -130,6 +133,64 @@ def test_a_share_is_one_of_what_the_weights_leave(hollow: Mapping[Kind, Model]) 
     assert memory.kv == 1 << 20
 
 
+def sites_of(model: Model, *free: int | None) -> list[Site]:
+    """A GPU for each number of free bytes, with a lane of its own, and one more lane on the first."""
+    names = [("a", "d"), ("b",), ("c",)]
+    return [
+        Site(name=f"GPU {number}", lanes=names[number], model=model, free=bytes_) for number, bytes_ in enumerate(free)
+    ]
+
+
+FOUR: list[dict[str, Any]] = [
+    {"name": "a", "places": 3},
+    {"name": "b", "places": 2},
+    {"name": "c", "places": 4},
+    {"name": "d", "places": 1},
+]
+
+
+def test_a_share_is_one_of_what_each_device_has(hollow: Mapping[Kind, Model]) -> None:
+    model = hollow[Kind.DENSE]
+    free = [model.bytes + size for size in (4 << 20, 8 << 20, 2 << 20)]
+    config = config_of(Path("m.gguf"), lanes=FOUR, budget="50%", layout="paged")
+    memory = plan_memory(config, Device.GPU, sites_of(model, *free), options_of)
+    assert [device.kv for device in memory.devices] == [2 << 20, 4 << 20, 1 << 20]
+    assert [lane.name for lane in memory.lanes] == list("abcd")
+    assert [lane.cells for lane in memory.lanes] == [3 << 19, 4 << 20, 1 << 20, 1 << 19]
+
+
+def test_tokens_and_bytes_are_divided_among_all_lanes_wherever_they_are(hollow: Mapping[Kind, Model]) -> None:
+    model = hollow[Kind.DENSE]
+    for budget in (10 * 256, f"{10 * 256 * CELL}B"):
+        config = config_of(Path("m.gguf"), lanes=FOUR, budget=budget)
+        memory = plan_memory(config, Device.GPU, sites_of(model, None, None, None), options_of)
+        assert [region.cells for region in memory.regions] == [3 * 256, 2 * 256, 4 * 256, 256]
+        assert (memory.free, memory.missing) == (None, 0)
+
+
+def test_each_device_needs_room_for_weights_and_its_own_lanes(
+    hollow: Mapping[Kind, Model], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = hollow[Kind.DENSE]
+    config = config_of(Path("m.gguf"), lanes=FOUR, budget="10MiB")
+    memory = plan_memory(config, Device.GPU, sites_of(model, PLENTY, 1 << 20, PLENTY), options_of)
+    assert [device.missing > 0 for device in memory.devices] == [False, True, False]
+    assert memory.missing == memory.devices[1].missing
+    assert memory.weights == 3 * model.bytes
+    assert memory.needed == sum(device.needed for device in memory.devices)
+    with caplog.at_level(logging.WARNING, "llamalane.scheduler"):
+        memory.log()
+    (warning,) = caplog.records
+    assert "1.0 MiB are free on the GPU 1" in warning.getMessage()
+
+
+def test_a_device_with_too_little_for_its_share_is_named(hollow: Mapping[Kind, Model]) -> None:
+    model = hollow[Kind.DENSE]
+    config = config_of(Path("m.gguf"), lanes=FOUR, budget="50%")
+    with pytest.raises(ConfigError, match=r"50%, which is 512 bytes on GPU 2, is too small for 4 places on 1 lanes"):
+        plan_memory(config, Device.GPU, sites_of(model, PLENTY, PLENTY, model.bytes + 1024), options_of)
+
+
 def test_a_share_of_memory_that_nobody_knows_is_refused(hollow: Mapping[Kind, Model]) -> None:
     with pytest.raises(ConfigError, match=r"^kv\.budget: 25% of the free memory is unknown"):
         planned(hollow[Kind.DENSE], free=None, budget="25%")
@@ -158,7 +219,7 @@ def test_more_than_is_free_is_planned_and_told(hollow: Mapping[Kind, Model], cap
     memory = planned(hollow[Kind.DENSE], free=2 << 20, budget="8MiB")
     assert memory.needed == memory.weights + (8 << 20) + memory.computing
     assert memory.missing == memory.needed - (2 << 20)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "llamalane.scheduler"):
         memory.log()
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert f"{in_words(memory.needed)} are needed and 2.0 MiB are free on the CPU" in warning.getMessage()

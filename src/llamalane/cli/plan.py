@@ -12,7 +12,7 @@ from rich.table import Table
 
 from llamalane.scheduler import EngineConfig
 from llamalane.scheduler.assembly import plan
-from llamalane.scheduler.memory_plan import LanePlan, MemoryPlan, in_words
+from llamalane.scheduler.memory_needs import DevicePlan, LanePlan, MemoryPlan, in_words
 
 _LENGTHS = (256, 1024, 4096)
 """Of sequences, in tokens; a lane's limit comes beside them."""
@@ -34,19 +34,19 @@ def print_plan(config: EngineConfig, *, as_json: bool) -> int:
     else:
         console = Console(highlight=False, markup=False, soft_wrap=True)
         console.width = max(console.width, _WIDTH)
-        console.print(_totals(config, memory), _lanes(memory), sep="\n")
-        console.print(memory.shortage() if memory.missing else "this fits")
+        several = [_devices(memory)] if len(memory.devices) > 1 else []
+        console.print(_totals(config, memory), *several, _lanes(memory), sep="\n")
+        console.print("\n".join(memory.shortages()) or "this fits")
     return 1 if memory.missing else 0
 
 
 def _totals(config: EngineConfig, memory: MemoryPlan) -> Table:
-    device = memory.device.value.upper()
     cells = sum(lane.region.cells for lane in memory.lanes)
     states = sum(lane.states for lane in memory.lanes)
     sequences = sum(lane.region.sequences for lane in memory.lanes)
     host = sum(lane.host_computing for lane in memory.lanes)
     types = f"keys {config.kv.key_type}, values {config.kv.value_type}"
-    table = _table(f"{config.models[0].path.name} on the {device}", show_header=False)
+    table = _table(f"{config.models[0].path.name} on the {memory.name}", show_header=False)
     table.add_column("what")
     table.add_column("size", justify="right")
     table.add_column("how")
@@ -55,7 +55,7 @@ def _totals(config: EngineConfig, memory: MemoryPlan) -> Table:
     if states:
         table.add_row("states", in_words(states), f"{sequences} sequences of {memory.state} bytes")
     table.add_row("computing", in_words(memory.computing), _how(memory))
-    table.add_row("needed", in_words(memory.needed), f"on the {device}", style="bold")
+    table.add_row("needed", in_words(memory.needed), f"on the {memory.name}", style="bold")
     table.add_row("free", "unknown" if memory.free is None else in_words(memory.free), "before anything is loaded")
     if host:
         table.add_row("host", in_words(host), "of the host's memory, for computing")
@@ -64,15 +64,30 @@ def _totals(config: EngineConfig, memory: MemoryPlan) -> Table:
 
 
 def _where(memory: MemoryPlan) -> str:
+    copies = f"{len(memory.devices)} copies" if len(memory.devices) > 1 else ""
     if memory.offloaded == 1:
-        return ""
-    return f"{memory.offloaded:.0%} of weights and KV cells are on the {memory.device.value.upper()} (estimated)"
+        return copies
+    part = f"{memory.offloaded:.0%} of weights and KV cells are on the {memory.name} (estimated)"
+    return f"{copies}; {part}" if copies else part
 
 
 def _how(memory: MemoryPlan) -> str:
     if all(lane.measured for lane in memory.lanes):
         return "measured: what llama.cpp says of such lanes' buffers"
     return "estimated, at least: what llama.cpp says of smaller lanes' buffers"
+
+
+def _devices(memory: MemoryPlan) -> Table:
+    table = _table("Devices, each with a copy of the weights")
+    table.add_column("device")
+    table.add_column("lanes")
+    for name in ("weights", "KV", "computing", "needed", "free"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for device in memory.devices:
+        sizes = (device.weights, device.kv, device.computing, device.needed)
+        free = "unknown" if device.free is None else in_words(device.free)
+        table.add_row(device.name, ", ".join(device.lanes), *map(in_words, sizes), free)
+    return table
 
 
 def _lanes(memory: MemoryPlan) -> Table:
@@ -112,7 +127,23 @@ def _as_json(config: EngineConfig, memory: MemoryPlan) -> dict[str, Any]:
         },
         "measured": all(lane.measured for lane in memory.lanes),
         "offloaded": memory.offloaded,
+        "devices": [_device_as_json(device) for device in memory.devices],
         "lanes": [_lane_as_json(lane) for lane in memory.lanes],
+    }
+
+
+def _device_as_json(device: DevicePlan) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "lanes": list(device.lanes),
+        "bytes": {
+            "weights": device.weights,
+            "kv": device.kv,
+            "computing": device.computing,
+            "needed": device.needed,
+            "free": device.free,
+            "missing": device.missing,
+        },
     }
 
 

@@ -1,6 +1,7 @@
 """A whole engine whose lanes are lent streams of the fake driver.
 
-Its model computes on the CPU: beside each of llama.cpp's contexts stands a small one that takes the stream.
+Its models compute on the CPU, which stands for every GPU: beside each of llama.cpp's contexts is a small one that takes
+the stream, on the GPU that the model was loaded for.
 """
 
 from __future__ import annotations
@@ -9,26 +10,33 @@ import logging
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from llamalane.errors import ContextError, StreamLimitError
+from llamalane.api import create_app
+from llamalane.errors import ConfigError, ContextError, StreamLimitError
 from llamalane.scheduler import (
     Engine,
     EngineConfig,
     KVConfig,
     LaneConfig,
     ModelConfig,
+    Result,
     SamplingParameters,
     StreamsConfig,
+    assembly,
 )
-from llamalane.scheduler.assembly import OpenContext
+from llamalane.scheduler.assembly import OpenContext, plan
 from llamalane.streams import DeviceChoice, OffloadStream
 from llamalane.streams.cuda import load_shim
 from llamalane.streams.llama import Batch, Context, ContextOptions, Model
+from llamalane.streams.llama import model as llama_model
 from llamalane.streams.llama.library import Library
+from tests.api.asgi import client_of
 from tests.streams.cuda.machine import FakeMachine, MiniLlama
+from tests.streams.llama.cpu_as_gpu import cpu_as_gpu
 
 LANES = [
     LaneConfig(name="urgent", places=2, threads=1, priority=1, multiprocessors=64),
@@ -45,8 +53,9 @@ class TakingContext(Context):
 
     def __init__(self, model: Model, options: ContextOptions) -> None:
         super().__init__(model, options)
-        self._mini: int | None = self.llama.context()
-        self.taken.append(self.llama.stream(self._mini))
+        device = model.options.device or 0
+        self._mini: int | None = self.llama.context(device)
+        self.taken.append(self.llama.stream(self._mini, device))
 
     def close(self) -> None:
         super().close()
@@ -65,18 +74,21 @@ def prepare(*, with_shim: bool = True) -> tuple[FakeMachine, type[TakingContext]
         llama = machine.llama()
 
     Library.supports_gpu_offload = True  # type: ignore[assignment, method-assign]
+    llama_model.find_gpu = cpu_as_gpu  # type: ignore[attr-defined]
+    assembly.available_cores = lambda: tuple(range(8))  # type: ignore[attr-defined]  # the machine may have fewer
     return machine, Taking
 
 
-def engine_on(lanes: list[LaneConfig], open_context: OpenContext) -> Engine:
-    return Engine(
-        EngineConfig(
-            models=[ModelConfig(path=Path(os.environ["TINY_MODEL"]))],
-            streams=StreamsConfig(device=DeviceChoice.CUDA, lanes=lanes),
-            kv=KVConfig(budget=2048),
-        ),
-        open_context=open_context,
+def config_of(lanes: list[LaneConfig], budget: int | str) -> EngineConfig:
+    return EngineConfig(
+        models=[ModelConfig(path=Path(os.environ["TINY_MODEL"]))],
+        streams=StreamsConfig(device=DeviceChoice.CUDA, lanes=lanes),
+        kv=KVConfig(budget=budget),
     )
+
+
+def engine_on(lanes: list[LaneConfig], open_context: OpenContext) -> Engine:
+    return Engine(config_of(lanes, 2048), open_context=open_context)
 
 
 def every_lane_computes_on_a_stream_of_its_own() -> None:
@@ -125,17 +137,54 @@ def a_lane_that_fails_is_lent_its_stream_again() -> None:
     anyio.run(run)
 
 
-def a_lane_whose_gpu_fails_leaves_the_other_serving() -> None:
+def on_gpus(count: int) -> list[LaneConfig]:
+    """One lane on each of so many GPUs."""
+    return [LaneConfig(name=f"gpu-{number}", places=2, threads=1, device=number) for number in range(count)]
+
+
+async def answered(engine: Engine, prompt: str, **options: Any) -> Result:
+    result = await engine.generate(prompt, sampling=ANSWER, **options)
+    assert len(result.tokens) == 4
+    return result
+
+
+async def all_answered(engine: Engine, count: int) -> set[str]:
+    """Ask so much at once, and return the names of the lanes that answered."""
+    lanes = set()
+
+    async def ask(number: int) -> None:
+        lanes.add((await answered(engine, f"prompt {number}", tenant=str(number))).timings.lane)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(count):
+            tasks.start_soon(ask, number)
+    return lanes
+
+
+def lanes_on_four_devices_answer_from_one_queue() -> None:
     machine, taking = prepare()
-    lanes = [LaneConfig(name=f"gpu-{number}", places=2, threads=1, device=number) for number in range(2)]
-    devices = iter([0, 1])
+
+    async def run() -> None:
+        async with engine_on(on_gpus(4), taking) as engine:
+            lanes = engine.stats().lanes
+            assert [lane.kind for lane in lanes] == [f"CUDA stream on GPU {number}, priority 0" for number in range(4)]
+            assert [machine.device(stream) for stream in taking.taken] == [0, 1, 2, 3]
+            assert all(lane.priority_enforced for lane in lanes)
+            assert await all_answered(engine, 8) == {f"gpu-{number}" for number in range(4)}
+            assert taking.llama.own_streams == 0
+        assert machine.alive("stream") == 0
+
+    anyio.run(run)
+
+
+def a_lane_whose_gpu_fails_leaves_the_others_serving() -> None:
+    machine, taking = prepare()
     fault = threading.Event()
 
-    class OnItsDevice(taking):  # type: ignore[misc, valid-type]
+    class Failing(taking):  # type: ignore[misc, valid-type]
         def __init__(self, model: Model, options: ContextOptions) -> None:
-            self.device = next(devices)
-            Context.__init__(self, model, options)
-            self._mini = self.llama.context(self.device)
+            super().__init__(model, options)
+            self.device = model.options.device
 
         def decode(self, batch: Batch) -> None:
             if self.device == 1 and fault.is_set():
@@ -144,24 +193,35 @@ def a_lane_whose_gpu_fails_leaves_the_other_serving() -> None:
             super().decode(batch)
 
     async def run() -> None:
-        async with engine_on(lanes, OnItsDevice) as engine:
-            first, second = engine.stats().lanes
-            assert first.priority_enforced
-            assert second.priority_enforced
+        async with engine_on(on_gpus(4), Failing) as engine:
+            assert all(lane.priority_enforced for lane in engine.stats().lanes)
             fault.set()
-            async with anyio.create_task_group() as tasks:
-                for number in range(4):
-                    tasks.start_soon(answered, engine, f"prompt {number}")
-            first, second = engine.stats().lanes
-            assert (first.serving, first.down) == (True, False)
-            assert (second.serving, second.down) == (False, True)
+            assert await all_answered(engine, 8) == {"gpu-0", "gpu-2", "gpu-3"}
+            lanes = engine.stats().lanes
+            assert [(lane.serving, lane.down) for lane in lanes if lane.name != "gpu-1"] == [(True, False)] * 3
+            assert (lanes[1].serving, lanes[1].down) == (False, True)
             await answered(engine, "one more")
+            async with client_of(create_app(engine)) as client:
+                assert (await client.get("/health")).json() == {"status": "ok", "lanes_down": ["gpu-1"]}
         assert machine.alive("stream") <= 1, "that of the device that has failed cannot be destroyed"
 
-    async def answered(engine: Engine, prompt: str) -> None:
-        assert len((await engine.generate(prompt, sampling=ANSWER)).tokens) == 4
-
     anyio.run(run)
+
+
+def a_share_of_the_memory_is_taken_on_each_device() -> None:
+    prepare()
+    lanes = [*on_gpus(3), LaneConfig(name="second", places=2, threads=1, device=1)]
+    memory = plan(config_of(lanes, "50%"))
+    free = [(1 << 30) - 1000 * (number + 1) for number in range(3)]
+    assert [device.free for device in memory.devices] == free
+    weights, cell = memory.devices[0].weights, memory.cell
+    for device, left in zip(memory.devices, [(one - weights) / 2 for one in free], strict=True):
+        assert left - 2 * 256 * cell < device.kv <= left
+    assert [device.lanes for device in memory.devices] == [("gpu-0",), ("gpu-1", "second"), ("gpu-2",)]
+    spread = plan(config_of([LaneConfig(places=2, threads=1)], "50%"))
+    assert (spread.name, spread.free) == ("GPU", sum(free) + (1 << 30) - 4000)
+    with pytest.raises(ConfigError, match="which is 107 bytes on GPU 0, is too small for 2 places"):
+        plan(config_of(lanes, "0.00001%"))
 
 
 def what_a_gpu_cannot_give_keeps_the_engine_from_starting() -> None:

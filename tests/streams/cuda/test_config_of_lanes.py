@@ -21,6 +21,21 @@ def load(tmp_path: Path, streams: str) -> EngineConfig:
 def test_a_lane_asks_for_nothing_unless_it_says_so(tmp_path: Path) -> None:
     (lane,) = load(tmp_path, "{lanes: [{name: main, places: 8}]}").streams.lanes
     assert (lane.count, lane.device, lane.priority, lane.multiprocessors) == (1, None, None, None)
+    assert lane.speed == 1
+
+
+@pytest.mark.parametrize(
+    ("lanes", "gpus"),
+    [
+        ("{name: a}, {name: b}", [None, None]),
+        ("{name: a, device: 0}", [0]),
+        ("{name: a}, {name: b, device: 3, count: 2}, {name: c, device: 1}", [0, 3, 3, 1]),
+    ],
+)
+def test_lanes_that_name_no_gpu_are_on_the_first_if_others_name_one(
+    tmp_path: Path, lanes: str, gpus: list[int | None]
+) -> None:
+    assert load(tmp_path, f"{{lanes: [{lanes}]}}").streams.gpus == gpus
 
 
 def test_lanes_of_one_class_get_names_of_their_own(tmp_path: Path) -> None:
@@ -45,6 +60,9 @@ def test_lanes_of_one_class_get_names_of_their_own(tmp_path: Path) -> None:
         ("multiprocessors: 0", "multiprocessors"),
         ("device: -1", "device"),
         ("count: 0", "count"),
+        ("speed: 0", "speed"),
+        ("speed: .inf", "speed"),
+        ("speed: true", "a number, not true or false"),
         ("level: 1", "level"),
     ],
 )

@@ -26,6 +26,14 @@ def test_fake_driver(libraries: Path, tiny_model: Path, scenario: Callable[[], N
     run_scenario(libraries, scenario, TINY_MODEL=tiny_model)
 
 
-def test_fake_driver_with_two_devices(libraries: Path, tiny_model: Path) -> None:
-    scenario = scenarios.a_lane_whose_gpu_fails_leaves_the_other_serving
-    run_scenario(libraries, scenario, TINY_MODEL=tiny_model, FAKE_DEVICES=2)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        scenarios.lanes_on_four_devices_answer_from_one_queue,
+        scenarios.a_lane_whose_gpu_fails_leaves_the_others_serving,
+        scenarios.a_share_of_the_memory_is_taken_on_each_device,
+    ],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_fake_driver_with_four_devices(libraries: Path, tiny_model: Path, scenario: Callable[[], None]) -> None:
+    run_scenario(libraries, scenario, TINY_MODEL=tiny_model, FAKE_DEVICES=4)
