@@ -91,49 +91,49 @@ def divide(
     places: Sequence[int],
     train_context: int,
     *,
-    layout: Layout = Layout.PAGED,
+    layout: Layout | Sequence[Layout] = Layout.PAGED,
     spare: int | None = None,
     weights: Sequence[float] | None = None,
 ) -> list[RegionPlan]:
     """Divide `budget` tokens among lanes in proportion to their `weights`, by default their `places`.
 
-    `spare` is how many sequences of each lane can hold cells beyond those that run. Paged, they cost nothing, and by
+    `layout` is one for all lanes, or one for each. `spare` is how many sequences of each lane can hold cells beyond those that run. Paged, they cost nothing, and by
     default there are as many as places; partitioned, each costs a part of the region, and by default there are none.
     A sequence's limit is the region, or its part of it, and no more than `train_context`, the length the model was
     trained for (0 if unknown). Raises `ConfigError` when a lane would get too few cells.
     """
     total = sum(places)
     plans = []
-    for count, share in zip(places, _shares(places, weights), strict=True):
-        sequences = count_sequences(count, layout, spare)
-        parts = sequences if layout is Layout.PARTITIONED else 1
+    for count, share, how in zip(places, _shares(places, weights), _layouts(layout, places), strict=True):
+        sequences = count_sequences(count, how, spare)
+        parts = sequences if how is Layout.PARTITIONED else 1
         part = int(budget * share) // parts // CELLS_MULTIPLE * CELLS_MULTIPLE
         if part == 0:
             each = f"every lane needs at least {CELLS_MULTIPLE}"
-            if layout is Layout.PARTITIONED:
+            if how is Layout.PARTITIONED:
                 each = f"each of a lane's sequences, {sequences} here, needs {CELLS_MULTIPLE} for itself"
             raise ConfigError(
                 f"a KV budget of {budget} tokens is too small for {total} places on {len(places)} lanes: {each}"
             )
-        if part < _least_cells(count, layout):
+        if part < _least_cells(count, how):
             raise ConfigError(f"{part} KV cells are too few for {count} places: a sequence needs at least 2")
         limit = min(part, train_context) if train_context else part
-        plans.append(RegionPlan(part * parts, count, limit, sequences, layout))
+        plans.append(RegionPlan(part * parts, count, limit, sequences, how))
     return plans
 
 
 def least_budget(
     places: Sequence[int],
     *,
-    layout: Layout = Layout.PAGED,
+    layout: Layout | Sequence[Layout] = Layout.PAGED,
     spare: int | None = None,
     weights: Sequence[float] | None = None,
 ) -> int:
     """Return the smallest budget in tokens that `divide` can divide."""
     least = 0
-    for count, share in zip(places, _shares(places, weights), strict=True):
-        parts = count_sequences(count, layout, spare) if layout is Layout.PARTITIONED else 1
-        part = math.ceil(_least_cells(count, layout) / CELLS_MULTIPLE) * CELLS_MULTIPLE
+    for count, share, how in zip(places, _shares(places, weights), _layouts(layout, places), strict=True):
+        parts = count_sequences(count, how, spare) if how is Layout.PARTITIONED else 1
+        part = math.ceil(_least_cells(count, how) / CELLS_MULTIPLE) * CELLS_MULTIPLE
         least = max(least, math.ceil(parts * part / share))
     return least
 
@@ -143,6 +143,10 @@ def count_sequences(places: int, layout: Layout, spare: int | None) -> int:
     if spare is None:
         spare = places if layout is Layout.PAGED else 0
     return min(places + spare, MAX_SEQUENCES)
+
+
+def _layouts(layout: Layout | Sequence[Layout], places: Sequence[int]) -> Sequence[Layout]:
+    return [layout] * len(places) if isinstance(layout, Layout) else layout
 
 
 def _shares(places: Sequence[int], weights: Sequence[float] | None) -> list[Fraction]:

@@ -212,11 +212,11 @@ def _divide(
     parts = sum(places) + (spare or 0)
     tokens = tokens_of(config)
     if tokens is not None:
-        layout = choose_layout(config.kv.layout, device, tokens // parts)
+        layout = _layouts(config, lanes, device, tokens // parts)
     else:
         count = _bytes_of(str(config.kv.budget), price, left)
-        layout = choose_layout(config.kv.layout, device, price.tokens(count, parts) // parts)
-        sequences = sum(count_sequences(each, layout, spare) for each in places)
+        layout = _layouts(config, lanes, device, price.tokens(count, parts) // parts)
+        sequences = sum(count_sequences(each, how, spare) for each, how in zip(places, layout, strict=True))
         tokens = price.tokens(count, sequences)
         least = least_budget(places, layout=layout, spare=spare, weights=weights)
         if tokens < least:
@@ -229,6 +229,10 @@ def _divide(
             )
     regions = divide(tokens, places, train, layout=layout, spare=spare, weights=weights)
     return dict(zip([lane.name for lane in lanes], regions, strict=True))
+
+
+def _layouts(config: EngineConfig, lanes: Sequence[LaneConfig], device: Device, part: int) -> list[Layout]:
+    return [choose_layout(lane.layout or config.kv.layout, device, part) for lane in lanes]
 
 
 def _is_share(budget: int | str | None) -> bool:

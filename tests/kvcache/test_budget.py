@@ -172,3 +172,9 @@ def test_other_amounts_are_refused_with_what_is_allowed(text: str, complaint: st
     with pytest.raises(ConfigError) as refusal:
         parse_amount(text)
     assert complaint in str(refusal.value)
+
+
+def test_each_lane_can_have_a_layout_of_its_own() -> None:
+    paged, partitioned = divide(8192, [4, 4], 0, layout=[Layout.PAGED, Layout.PARTITIONED])
+    assert (paged.layout, paged.cells, paged.limit) == (Layout.PAGED, 4096, 4096)
+    assert (partitioned.layout, partitioned.cells, partitioned.limit) == (Layout.PARTITIONED, 4096, 1024)
