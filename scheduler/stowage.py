@@ -22,13 +22,15 @@ LEAST_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class _Ticket:
-    """A sequence that a lane is to save, or to put back."""
+    """A sequence that a lane is to save, or to put back: `entry`, which saves `gain` tokens."""
 
     lane: str
     sequence: SequenceId
     scope: str
     tokens: Sequence[int]
     whole: bool
+    gain: int = 0
+    entry: EntryId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +92,20 @@ class Stowage:
         A sequence that nobody uses gets it, where the request will find it.
         """
         region, tokens = ledger.lane.region, request.history
-        found = self._find(ledger.lane, request.tenant, tokens)
-        if found is None or not region.free or found.usable > region.room:
+        found = self._find(ledger.lane, request.scope, tokens)
+        # All of it is put back before its end is dropped, and has to find room.
+        if found is None or not region.free or found.length > min(region.room, region.limit):
             return
-        gain = found.usable - region.cached(tokens, request.tenant)
+        gain = found.usable - region.cached(tokens, request.scope)
         if gain < self._least_tokens or not self._pays(found.length, gain, ledger):
             return
         if found.entry is not None:
             self._host.touch(found.entry)
         kept = tokens[: found.usable]
-        place = region.take(kept, len(kept), request.tenant, restored=True)
+        place = region.take(kept, found.length, request.scope, restored=True)
         self.carry_out(ledger, place.changes)
-        ticket = self._new_ticket(ledger, place.sequence, request.tenant, kept)
+        ticket = self._new_ticket(ledger, place.sequence, request.scope, kept, gain, found.entry)
         ledger.edit(Restore(ticket, place.sequence, found.read, found.usable))
-        self.restored_tokens += gain
         self.carry_out(ledger, region.give_back(place.sequence, kept))
 
     def note_stowed(self, stowed: Stowed) -> None:
@@ -119,8 +121,14 @@ class Stowage:
     def note_restored(self, ledger: LaneLedger, restored: Restored) -> None:
         """Take note that a sequence was put back, or holds nothing."""
         ticket = self._tickets.pop(restored.ticket, None)
-        if ticket is not None and not restored.done:
-            self.carry_out(ledger, ledger.lane.region.forget(ticket.sequence))
+        if ticket is None:
+            return
+        if restored.done:
+            self.restored_tokens += ticket.gain
+            return
+        self.carry_out(ledger, ledger.lane.region.forget(ticket.sequence))
+        if ticket.entry is not None:  # it is damaged, or does not fit: it would only fail again
+            self._host.forget(ticket.entry)
 
     def forget_lane(self, lane: str) -> None:
         """Expect nothing any more of a lane that lost its context."""
@@ -139,11 +147,17 @@ class Stowage:
             return None
         return self._new_ticket(ledger, sequence, scope, tokens)
 
-    def _new_ticket(self, ledger: LaneLedger, sequence: SequenceId, scope: str, tokens: Sequence[int]) -> int:
-        number = next(self._numbers)
-        self._tickets[number] = _Ticket(
-            ledger.lane.name, sequence, scope, tokens, whole=not ledger.lane.region.can_roll_back
-        )
+    def _new_ticket(
+        self,
+        ledger: LaneLedger,
+        sequence: SequenceId,
+        scope: str,
+        tokens: Sequence[int],
+        gain: int = 0,
+        entry: EntryId | None = None,
+    ) -> int:
+        number, whole = next(self._numbers), not ledger.lane.region.can_roll_back
+        self._tickets[number] = _Ticket(ledger.lane.name, sequence, scope, tokens, whole, gain, entry)
         return number
 
     def _find(self, lane: PoolLane, tenant: str, tokens: Sequence[int]) -> _Found | None:

@@ -24,6 +24,7 @@ from llamalane.streams.steps import (
     Park,
     Parked,
     Parking,
+    Rank,
     Restore,
     Restored,
     SavedCells,
@@ -124,11 +125,7 @@ class RunningSet:
     def share_prefixes(self, cells: Cells) -> None:
         """Let those rows go on that have waited for a prefix which is there by now."""
         for row in self._rows.values():
-            if row.awaits is None:
-                continue
-            leader = self._leader(row.awaits)
-            if leader is None or (leader.awaits is None and leader.computed >= row.awaits.length):
-                self._copy(row, cells)
+            self._share_prefix(row, cells)
 
     def shift(self, cells: MovableCells) -> bool:
         """Make room in the rows that are full, just before a step; returns whether cells were moved for it.
@@ -267,6 +264,10 @@ class RunningSet:
             case Grant(request, count):
                 if request in self._rows:
                     self._rows[request].cells = count
+            case Rank(request, level, urgency):
+                row = self._rows.get(request)
+                if row is not None:
+                    row.join = replace(row.join, level=level, urgency=urgency)
             case Trim(sequence, keep):
                 trim(cells, sequence, keep)
             case Move() as change:
@@ -291,6 +292,14 @@ class RunningSet:
         sampler, turn = self._make_sampler(join), next(self._turns)
         row = Row(join, sampler, list(join.tokens), computed, join.cells, turn, awaits=join.share)
         self._rows[join.request] = row
+        self._share_prefix(row, cells)  # now if it is there: a later edit may use its sequence for somebody else
+
+    def _share_prefix(self, row: Row, cells: Cells) -> None:
+        if row.awaits is None:
+            return
+        leader = self._leader(row.awaits)
+        if leader is None or (leader.awaits is None and leader.computed >= row.awaits.length):
+            self._copy(row, cells)
 
     def _leader(self, share: SharedPrefix) -> Row | None:
         return self._rows.get(share.leader) if share.leader is not None else None

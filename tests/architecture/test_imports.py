@@ -28,6 +28,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 HOMES: Mapping[str, tuple[str, ...]] = {
     "cuda": ("streams/cuda/",),
     "llama_cpp": ("streams/llama/",),
+    "llguidance": ("streams/llama/",),
     "fastapi": ("api/", "cli", "bench/"),
     "starlette": ("api/", "cli", "bench/"),
     "uvicorn": ("api/", "cli", "bench/"),
