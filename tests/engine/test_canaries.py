@@ -1,7 +1,7 @@
 """Tenants with secrets in their prompts, on an engine that shares, parks, stows and restores all the time.
 
-The tiny model's output is noise and repeats no secret. But each output is exactly what its own prompt gives, so a single
-cell of somebody else's would show: every token is checked against an undisturbed context.
+The tiny model's output is noise and repeats no secret. But each output has to be what its own prompt gives, so that
+cells of somebody else's would show: every token is checked against an undisturbed context.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ CANCELLED = 0.1
 PUBLIC = 0.3
 """So many prompts have no secret in them: all tenants send the same."""
 AT_MOST_TOLERATED = 0.01
-PARTS = {Layout.PAGED: 192, Layout.PARTITIONED: 512}
-"""KV cells for each place: paged, too few for what runs and is kept; partitioned, the fewest that there can be."""
+SPARE = 1
+"""Only one more than run can be paused; the others have to give up their cells."""
+PARTS = {Layout.PAGED: 192, Layout.PARTITIONED: 320}
+"""KV cells for each place: paged, too few for what runs and is kept; partitioned, 256 for each sequence."""
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +112,7 @@ async def test_nothing_of_one_tenant_shows_in_the_output_of_another(
         statistics = engine.stats()
         store = engine.scheduler.rules.costs.store.statistics()
     counters = statistics.counters
-    assert counters.failed == 0
+    assert counters.failed == statistics.lanes[0].failures == 0
     assert counters.finished + counters.cancelled == REQUESTS
     assert {"pause", "swap", "recompute"} <= counters.parks.keys()
     assert min(counters.cancelled, tenants.hits, statistics.restored_tokens // LEAST_TOKENS, store.entries) > 10
@@ -132,7 +134,7 @@ async def test_what_other_tenants_have_sent_is_computed_again(make_engine: MakeE
 
 
 def kv_for(layout: Layout) -> KVConfig:
-    return EXACT.model_copy(update={"layout": layout.value, "spare_sequences": PLACES})
+    return EXACT.model_copy(update={"layout": layout.value, "spare_sequences": SPARE})
 
 
 def check(model: Path, texts: list[Written]) -> None:
