@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
 
+import anyio
 import anyio.to_thread
 
 from llamalane.clock import Clock
@@ -17,8 +18,8 @@ from llamalane.scheduler.gang import Gang
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.priority import Aging, PriorityLevels
 from llamalane.scheduler.request import Request
-from llamalane.streams import ContextShift, SamplingParameters
-from llamalane.streams.llama import ChatTemplate, Detokenizer, Model
+from llamalane.streams import ContextShift, Grammar, SamplingParameters
+from llamalane.streams.llama import ChatTemplate, CompiledGrammar, Detokenizer, Model
 from llamalane.streams.llama.vocabulary import encode
 
 LONG_TEXT = 4096
@@ -34,15 +35,18 @@ class SubmitOptions(TypedDict, total=False):
         sampling: how tokens are chosen.
         priority: a level from 1 (most urgent) to 5, or its name; None for the default level.
         tenant: whose request it is; only requests of the same tenant share cached prefixes.
+        cache_salt: parts a tenant's requests: only those with the same salt share cached prefixes.
         deadline: seconds from now after which the request is dropped, wherever it is.
         choice: tells apart several outputs for one prompt and seed, 0 … 2³² − 1.
-        supersede: a key, as of an autocompleter: the request ends the older one of its tenant that has the same key.
+        supersede: a key, as of an autocompleter: the request ends the older one of its tenant, and with its salt, that
+            has the same key.
         request_id: a name for logs and answers; unique among the requests that wait or hold a place.
     """
 
     sampling: SamplingParameters
     priority: int | str | None
     tenant: str
+    cache_salt: str
     deadline: float | None
     choice: int
     supersede: str | None
@@ -73,6 +77,8 @@ class Intake:
         self._clock = clock
         self._shift = shift
         self._template: ChatTemplate | None = None
+        self._grammars = model.grammars
+        self._compiler = anyio.CapacityLimiter(1)  # one that takes long holds up others like it, and nobody else
         self._orders = 0
 
     async def tokenize(self, text: str) -> list[int]:
@@ -85,6 +91,20 @@ class Intake:
         if self._template is None:
             self._template = ChatTemplate(self._model)
         return await self._tokenize(self._template.render(messages), add_special=False)
+
+    async def compile(self, grammar: Grammar) -> None:
+        """Compile a grammar on a worker thread, for a request that is prepared next.
+
+        Raises `InvalidRequestError` for one that cannot be used.
+        """
+        if self._grammars.find(grammar) is None:
+            await anyio.to_thread.run_sync(self._grammars.compile, grammar, limiter=self._compiler)
+
+    async def compile_for(self, options: SubmitOptions) -> None:
+        """Compile the grammar that `options` ask for, if they do."""
+        sampling = options.get("sampling")
+        if isinstance(sampling, SamplingParameters) and sampling.grammar is not None:
+            await self.compile(sampling.grammar)
 
     def prepare_choices(
         self, tokens: Sequence[int], ids: Sequence[RequestId | None], options: SubmitOptions
@@ -138,6 +158,7 @@ class Intake:
             max_tokens=wanted if shift is not None else min(wanted, room),
             level=level,
             tenant=options.get("tenant", ""),
+            cache_salt=options.get("cache_salt", ""),
             choice=choice,
             arrival=now,
             key=self._aging.key(level, now),
@@ -146,8 +167,20 @@ class Intake:
             deadline=None if deadline is None else now + deadline,
             deadline_after=deadline or 0.0,
             shift=shift,
+            grammar=self._compiled(sampling),
             supersede=options.get("supersede"),
         )
+
+    def _compiled(self, sampling: SamplingParameters) -> CompiledGrammar | None:
+        if sampling.grammar is None:
+            return None
+        compiled = self._grammars.find(sampling.grammar)
+        if compiled is None:
+            raise InvalidRequestError(
+                "the grammar has to be compiled first, which takes too long to wait for here: call compile_grammar()",
+                param="grammar",
+            )
+        return compiled
 
     async def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
         if not text:
@@ -187,6 +220,7 @@ class Intake:
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "sampling": (SamplingParameters, type(None)),
     "tenant": (str,),
+    "cache_salt": (str,),
     "deadline": (int, float, type(None)),
     "choice": (int,),
     "supersede": (str, type(None)),

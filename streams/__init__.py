@@ -1,6 +1,7 @@
 """Streams and lanes: what computes, and who may use it."""
 
 from llamalane.streams.device import Device, DeviceChoice, choose_device
+from llamalane.streams.grammar import Grammar, GrammarKind
 from llamalane.streams.lease import KVRegion, Lease, PoolLane
 from llamalane.streams.pool import StreamPool
 from llamalane.streams.sampling import SamplingParameters
@@ -22,6 +23,7 @@ from llamalane.streams.steps import (
     Park,
     Parked,
     Parking,
+    Rank,
     Restore,
     Restored,
     RowOutput,
@@ -46,6 +48,8 @@ __all__ = [
     "DeviceChoice",
     "Edit",
     "FinishReason",
+    "Grammar",
+    "GrammarKind",
     "Grant",
     "Join",
     "KVRegion",
@@ -63,6 +67,7 @@ __all__ = [
     "Parked",
     "Parking",
     "PoolLane",
+    "Rank",
     "Restore",
     "Restored",
     "RowOutput",

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from llamalane.streams.cells import MovableCells
 from llamalane.streams.gate import Gate
 from llamalane.streams.llama.abilities import Abilities
 from llamalane.streams.llama.batch import Batch
+from llamalane.streams.llama.grammar import Follower
 from llamalane.streams.llama.sampler import Candidates, Sampler
 from llamalane.streams.llama.vocabulary import Vocabulary
 from llamalane.streams.mailbox import Mailbox
@@ -104,6 +106,8 @@ class Lane:
         self._rows = RunningSet(self._make_sampler, by_sequence=by_sequence, shift=shift)
         self._batch = Batch(max_step_tokens)
         self._candidates = Candidates(vocabulary.size)
+        # Its one thread begins with the first grammar.
+        self._helper = ThreadPoolExecutor(1, thread_name_prefix=f"llamalane-{self.name}-grammar")
         self._epoch = 0
         self._step = 0
         self._failures = 0
@@ -157,6 +161,7 @@ class Lane:
                 alive = self._recover(alive, error)
         if alive is not None:
             self._free(alive)
+        self._helper.shutdown()
 
     def _open(self) -> StepContext:
         """Open a context, and find out what it can do, which warms it up too."""
@@ -276,7 +281,7 @@ class Lane:
         row.chosen += 1
         row.tokens.append(token)
         finish = None
-        if token in self._vocabulary.end_of_generation:
+        if token in self._vocabulary.end_of_generation or row.sampler.complete:
             finish = FinishReason.STOP
         elif row.chosen == row.join.max_tokens:
             finish = FinishReason.LENGTH
@@ -318,7 +323,14 @@ class Lane:
             context.close()
 
     def _make_sampler(self, join: Join) -> Sampler:
-        return Sampler(self._vocabulary, join.sampling, choice=join.choice, history=join.tokens, window=self._limit)
+        return Sampler(
+            self._vocabulary,
+            join.sampling,
+            choice=join.choice,
+            history=join.tokens,
+            window=self._limit,
+            follower=None if join.following is None else Follower(join.following, self._helper),
+        )
 
     def _say(self, message: LaneMessage) -> None:
         assert self._receiver is not None

@@ -152,6 +152,8 @@ class PoolLane:
     """False while the lane has no context: its places are withheld."""
     leased: int = 0
     """How many of its places are leased."""
+    withheld: bool = False
+    """Whether its free places are not lent: what runs there runs on, and nothing new comes."""
 
     @property
     def name(self) -> str:
@@ -159,9 +161,14 @@ class PoolLane:
         return self.stream.options.name
 
     @property
+    def open(self) -> bool:
+        """Whether its places are lent: it has a context, and they are not withheld."""
+        return self.serving and not self.withheld
+
+    @property
     def free(self) -> int:
         """How many of its places can be leased now."""
-        return self.region.places - self.leased if self.serving else 0
+        return self.region.places - self.leased if self.open else 0
 
 
 class Permits(Protocol):

@@ -110,8 +110,7 @@ class StreamPool:
         if lane.leased:
             raise PoolError(f"lane {lane.name} cannot be suspended: it has places that are leased")
         lane.region.wipe()
-        for _ in range(lane.region.places):
-            self._semaphore.acquire_nowait()
+        self._take_permits(lane.free)
         lane.serving = False
 
     def resume(self, lane: PoolLane) -> None:
@@ -119,8 +118,18 @@ class StreamPool:
         if lane.serving:
             return
         lane.serving = True
-        for _ in range(lane.region.places):
-            self._semaphore.release()
+        self._give_permits(lane.free)
+
+    def withhold(self, lane: PoolLane) -> None:
+        """Lend no more places of a lane, until `lend`; those that are leased stay so, and do not come free."""
+        self._take_permits(lane.free)
+        lane.withheld = True
+
+    def lend(self, lane: PoolLane) -> None:
+        """Lend the places of a lane again that were withheld."""
+        if lane.withheld:
+            lane.withheld = False
+            self._give_permits(lane.free)
 
     def close(self) -> None:
         """Close every lane. Blocks until their threads have ended; may be repeated."""
@@ -132,7 +141,8 @@ class StreamPool:
         """Raise `PoolError` unless every place is either free, leased or withheld, and the regions' books add up."""
         for lane in self.lanes:
             lane.region.check()
-        withheld = sum(lane.region.places for lane in self.lanes if not lane.serving)
+        kept = {lane.name: lane.region.places - lane.leased for lane in self.lanes if lane.withheld}
+        withheld = sum(kept.get(lane.name, lane.region.places) for lane in self.lanes if not lane.open)
         if self.free + self.leased + withheld != self.places:
             raise PoolError(
                 f"{self.free} free + {self.leased} leased + {withheld} withheld are not {self.places} places"
@@ -148,7 +158,16 @@ class StreamPool:
     def give_permit(self, lane: PoolLane) -> None:
         """Give back one of a lane's permits; for leases only."""
         lane.leased -= 1
-        self._semaphore.release()
+        if lane.open:
+            self._semaphore.release()
+
+    def _take_permits(self, count: int) -> None:
+        for _ in range(count):
+            self._semaphore.acquire_nowait()
+
+    def _give_permits(self, count: int) -> None:
+        for _ in range(count):
+            self._semaphore.release()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llamalane.errors import InvalidRequestError
+from llamalane.streams.grammar import Grammar
 
 MAX_SEED = 2**64 - 1
 MAX_STOP_STRINGS = 16
@@ -36,7 +37,8 @@ class SamplingParameters:
             result.
         stop: texts that end generation; they are not part of the output.
         logit_bias: token → −100 … 100, or −inf to forbid it, added to its logit.
-        ignore_eos: never choose an end-of-generation token.
+        ignore_eos: never choose an end-of-generation token, but where the grammar allows nothing else.
+        grammar: what form the output has; generation ends when it is complete.
     """
 
     max_tokens: int | None = None
@@ -52,6 +54,7 @@ class SamplingParameters:
     stop: tuple[str, ...] = ()
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     ignore_eos: bool = False
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
@@ -70,6 +73,8 @@ class SamplingParameters:
         self._check_logit_bias()
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequestError(f"ignore_eos must be true or false; got {self.ignore_eos!r}", param="ignore_eos")
+        if not isinstance(self.grammar, Grammar | None):
+            raise InvalidRequestError(f"grammar must be a Grammar or None; got {self.grammar!r:.200}", param="grammar")
 
     def _check_stop(self) -> None:
         if not isinstance(self.stop, list | tuple) or not all(isinstance(text, str) for text in self.stop):

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from llamalane.errors import LlamalaneError
 from llamalane.ids import MOST_URGENT, Level, PlanVersion, RequestId, SequenceId, StepNumber
+from llamalane.streams.llama.grammar import Following
 from llamalane.streams.sampling import SamplingParameters
 
 NO_STEP = StepNumber(0)
@@ -83,6 +84,7 @@ class Join:
         saved: cells to put back first; `cached` is then their length. When they cannot be, all `tokens` are computed.
         sheltered: it never sits out two steps in a row.
         share: where the first tokens' cells can be copied from, instead of being computed.
+        following: the grammar of the output, and what there is of the output already.
     """
 
     request: RequestId
@@ -99,6 +101,7 @@ class Join:
     saved: SavedCells | None = None
     sheltered: bool = False
     share: SharedPrefix | None = None
+    following: Following | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,15 @@ class Grant:
 
     request: RequestId
     cells: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Let a row have another `level` and `urgency`, as `Join` has them."""
+
+    request: RequestId
+    level: Level
+    urgency: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +186,7 @@ class Restore:
     length: int
 
 
-Change = Join | Leave | Park | Grant | Trim | Move | Merge | Stow | Restore
+Change = Join | Leave | Park | Grant | Rank | Trim | Move | Merge | Stow | Restore
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llamalane.scheduler import Engine, EngineConfig, RequestHandle, Result
-    from llamalane.streams import FinishReason, SamplingParameters
+    from llamalane.streams import FinishReason, Grammar, SamplingParameters
 
 __version__ = "0.1.0"
 
@@ -19,12 +19,13 @@ _HOMES = {
     "Engine": "llamalane.scheduler",
     "EngineConfig": "llamalane.scheduler",
     "FinishReason": "llamalane.streams",
+    "Grammar": "llamalane.streams",
     "RequestHandle": "llamalane.scheduler",
     "Result": "llamalane.scheduler",
     "SamplingParameters": "llamalane.streams",
 }
 
-__all__ = ["Engine", "EngineConfig", "FinishReason", "RequestHandle", "Result", "SamplingParameters"]
+__all__ = ["Engine", "EngineConfig", "FinishReason", "Grammar", "RequestHandle", "Result", "SamplingParameters"]
 
 
 def __getattr__(name: str) -> Any:

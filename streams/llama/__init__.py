@@ -5,6 +5,7 @@ from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.chat import ChatTemplate
 from llamalane.streams.llama.context import CACHE_TYPES, FLASH_ATTENTION, Context, ContextOptions
 from llamalane.streams.llama.detokenizer import Detokenizer
+from llamalane.streams.llama.grammar import CompiledGrammar, Follower, Following, Grammars
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.model import Model, ModelOptions
 from llamalane.streams.llama.sampler import Candidates, Sampler, cumulative_distribution, uniform
@@ -17,9 +18,13 @@ __all__ = [
     "Batch",
     "Candidates",
     "ChatTemplate",
+    "CompiledGrammar",
     "Context",
     "ContextOptions",
     "Detokenizer",
+    "Follower",
+    "Following",
+    "Grammars",
     "Model",
     "ModelOptions",
     "Sampler",

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llamalane.errors import RequestFailedError
+from llamalane.streams.llama.grammar import Follower
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.vocabulary import Vocabulary
 from llamalane.streams.sampling import SamplingParameters
@@ -60,8 +61,11 @@ class Candidates:
 class Sampler:
     """The chain of one sequence. Closing twice is allowed.
 
-    `history` is what came before: with penalties, its last tokens count.
+    `history` is what came before: with penalties, its last tokens count. `follower` keeps the output within a grammar.
     """
+
+    complete = False
+    """Whether the output is complete by its grammar with the token that was chosen last."""
 
     def __init__(
         self,
@@ -71,10 +75,12 @@ class Sampler:
         choice: int,
         history: Sequence[int],
         window: int,
+        follower: Follower | None = None,
     ) -> None:
         self._api = library().api
         self._parameters = parameters
         self._choice = choice
+        self._follower = follower
         self._chain: Any = self._api.llama_sampler_chain_init(self._api.llama_sampler_chain_default_params())
         self._bypass = parameters.greedy
         self._add_logit_bias(vocabulary)
@@ -95,7 +101,22 @@ class Sampler:
             self._add_cuts()
 
     def choose(self, logits: npt.NDArray[np.float32], index: int, candidates: Candidates) -> int:
-        """Choose the token `index` of the output; raises `RequestFailedError` when no token can be chosen."""
+        """Choose the token `index` of the output; raises `RequestFailedError` when no token can be chosen.
+
+        With a grammar, `logits` are changed in place.
+        """
+        if self._follower is None:
+            return self._choose(logits, index, candidates)
+        mask = self._follower.mask()
+        if mask.end is not None:
+            return mask.end
+        logits += mask.bias
+        token = self._choose(logits, index, candidates)
+        if token not in self._follower.ends:
+            self.complete = self._follower.accept(token)
+        return token
+
+    def _choose(self, logits: npt.NDArray[np.float32], index: int, candidates: Candidates) -> int:
         token = _likeliest(logits)
         if not self._bypass:
             left = candidates.reduce(self._chain, logits)
@@ -106,7 +127,9 @@ class Sampler:
         return token
 
     def close(self) -> None:
-        """Free the chain."""
+        """Free the chain, and follow the grammar no further."""
+        if self._follower is not None:
+            self._follower.close()
         if self._chain:
             self._api.llama_sampler_free(self._chain)
             self._chain = None

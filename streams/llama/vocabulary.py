@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+from collections.abc import Iterator
 
 from llamalane.errors import InvalidRequestError, ModelLoadError
 from llamalane.streams.gate import Gate
@@ -41,6 +43,10 @@ class Vocabulary:
         """The most bytes that one token can stand for, control tokens included."""
         return max(len(self._piece(token, special=True)) for token in range(self.size))
 
+    def marked_pieces(self, mark: bytes) -> list[bytes]:
+        """Return what each token stands for; `mark` and its name for a token that is not a piece of text."""
+        return [self._marked_piece(token, mark) for token in range(self.size)]
+
     def text_of(self, token: int) -> str:
         """Return a token as a chat template names it, `""` for no token (−1)."""
         return "" if token < 0 else self._piece(token, special=True).decode(errors="replace")
@@ -53,15 +59,11 @@ class Vocabulary:
         (lone surrogates).
         """
         data = encode(text)
-        with self._gate.shared():
-            if self._closed:
-                raise ModelLoadError("the model is closed")
+        with self.in_use() as pointer:
             room = len(data) + 8
             while True:
                 buffer = (ctypes.c_int32 * room)()
-                count = self._api.llama_tokenize(
-                    self._pointer, data, len(data), buffer, room, add_special, parse_special
-                )
+                count = self._api.llama_tokenize(pointer, data, len(data), buffer, room, add_special, parse_special)
                 if count >= 0:
                     return buffer[:count]
                 room = -count  # llama.h: too little room; −count is what it takes
@@ -81,10 +83,26 @@ class Vocabulary:
         # A template may use the token as a mark of its own: SmolLM2 opens every message with it.
         return tokens[max(start - 1, 0) :]
 
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[int]:
+        """Give the `llama_vocab *`, which stays there during the block; raises `ModelLoadError` after closing."""
+        with self._gate.shared():
+            if self._closed:
+                raise ModelLoadError("the model is closed")
+            yield self._pointer
+
     def close(self) -> None:
         """Let nobody use the model's memory any more."""
         with self._gate.exclusive():
             self._closed = True
+
+    def _marked_piece(self, token: int, mark: bytes) -> bytes:
+        piece = self.pieces[token]
+        if not piece:
+            return mark + self._piece(token, special=True)
+        # A model's own markup, such as <think>; it has no business within a text either.
+        user_defined = self._api.llama_vocab_get_attr(self._pointer, token) & self._api.LLAMA_TOKEN_ATTR_USER_DEFINED
+        return mark + piece if user_defined and piece.startswith(b"<") and piece.endswith(b">") else piece
 
     def _piece(self, token: int, *, special: bool) -> bytes:
         size = 64

@@ -72,7 +72,7 @@ def test_what_counts_things_is_a_whole_number(name: str, value: float) -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SamplingParameters)])
 def test_only_what_may_be_left_open_can_be_none(name: str) -> None:
-    if name in ("max_tokens", "seed"):
+    if name in ("grammar", "max_tokens", "seed"):
         assert getattr(allowed(**{name: None}), name) is None
     else:
         refused(**{name: None})
