@@ -13,7 +13,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from llamalane.api.choices import Endpoint, Order, submit_all
+from llamalane.api.config import ApiConfig
 from llamalane.api.errors import answer_for
+from llamalane.api.keys import Caller
 from llamalane.api.middleware import record_of
 from llamalane.api.priority import PRIORITY_HEADER, choose_level
 from llamalane.api.schemas import GenerationBody
@@ -32,8 +34,8 @@ class GenerationAnswer(Response):
     """Submits a request's choices and sends what comes of them.
 
     Submitting belongs to the sending, so that there is no moment at which a request runs and nobody would
-    cancel it. A stream's head goes out with its first text, or after `ping_after` seconds: what fails before that is
-    answered with the error's own status, what fails later with an event.
+    cancel it. A stream's head goes out with its first text, or after `api.ping_after` seconds: what fails before that
+    is answered with the error's own status, what fails later with an event.
     """
 
     def __init__(
@@ -42,25 +44,32 @@ class GenerationAnswer(Response):
         endpoint: Endpoint[Any],
         body: GenerationBody,
         *,
-        tenant: str,
+        caller: Caller,
+        api: ApiConfig,
         priority_header: str | None,
-        ping_after: float,
         observe: Note,
     ) -> None:
         super().__init__()
         self._engine = engine
         self._endpoint = endpoint
         self._body = body
-        self._tenant = tenant
+        self._caller = caller
+        self._api = api
         self._priority_header = priority_header
-        self._ping_after = ping_after
         self._observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Submit, and send what comes."""
         body = self._body
         record = record_of(scope)
-        level = choose_level(self._engine.levels, body.priority, self._priority_header, body.service_tier)
+        level = choose_level(
+            self._engine.levels,
+            body.priority,
+            self._priority_header,
+            body.service_tier,
+            most_urgent=self._caller.most_urgent,
+            cap=self._api.above_level == "cap",
+        )
         record.level = level
 
         def note(result: Result) -> None:
@@ -90,10 +99,13 @@ class GenerationAnswer(Response):
 
     async def _stream(self, level: Level, note: Note, writer: EventWriter) -> bytes:
         async with self._submit(level) as order:
-            return await ChoiceStream(order, writer, note).run(self._ping_after)
+            return await ChoiceStream(order, writer, note).run(self._api.ping_after)
 
     def _submit(self, level: Level) -> AbstractAsyncContextManager[Order]:
-        return submit_all(self._engine, self._endpoint, self._body, level, tenant=self._tenant)
+        user, caller = self._body.user or "", self._caller
+        tenant = user if self._api.tenant_from_user else caller.tenant
+        salt = user if caller.separate_users else ""
+        return submit_all(self._engine, self._endpoint, self._body, level, tenant=tenant, cache_salt=salt)
 
 
 class ChoiceStream:

@@ -8,15 +8,19 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from llamalane import __version__
-from llamalane.api.config import ApiConfig
+from llamalane.api.authentication import Authenticate
+from llamalane.api.config import ApiConfig, ServerConfig
 from llamalane.api.errors import handle_error
-from llamalane.api.middleware import LimitBody, RequestLog, RequireKey
+from llamalane.api.middleware import LimitBody, RequestLog
+from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.routes import make_router
 from llamalane.api.service import OnFailure, Service
 from llamalane.errors import LlamalaneError
 from llamalane.scheduler import Engine, EngineConfig
+from llamalane.scheduler.reload import Changes
 
 
 def create_app(
@@ -29,7 +33,7 @@ def create_app(
 
     Given a configuration, the app's lifespan starts an engine and closes it; while the model loads, every endpoint
     answers 503. Given an engine, that one is used: start it before serving. `api` stands for the `api` part of a
-    `ServerConfig`.
+    `ServerConfig`; raises `ConfigError` when its keys cannot be used.
 
     When the engine cannot be started, or fails, `on_failure` is called with the error, on the event loop; whoever runs
     the server should end it then. Without `on_failure` the lifespan raises the error: Hypercorn ends, Uvicorn logs it
@@ -49,9 +53,16 @@ def create_app(
     app.include_router(make_router(service))
     # The last one added is the first to see a request.
     app.add_middleware(LimitBody, limit=service.api.max_body_bytes)
-    if service.api.api_key is not None:
-        app.add_middleware(RequireKey, key=service.api.api_key.get_secret_value())
+    app.add_middleware(Authenticate, admit=service.admit)
     app.add_middleware(RequestLog)
+    if service.api.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.api.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Request-Id", PRIORITY_HEADER],
+        )
     return app
 
 
@@ -70,6 +81,17 @@ async def drain(app: FastAPI) -> None:
     connections before it ends the lifespan.
     """
     await _service(app).drain()
+
+
+def reload_config(app: FastAPI, config: ServerConfig) -> Changes:
+    """Let an app made by `create_app`, and its engine, take over what of `config` can change while they run.
+
+    Under `api` that is: `api_key`, `keys` and `keys_file` (which is read again), `above_level`, `metrics_key` and
+    `tenant_from_user`; under `scheduler`: what `Engine.reload` tells. Returns what holds now, and what would need a
+    restart. Raises `ConfigError`, and keeps all as it was, when something cannot be used. To be called on the event
+    loop of the engine.
+    """
+    return _service(app).reload(config)
 
 
 def _service(app: FastAPI) -> Service:

@@ -11,7 +11,6 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from llamalane.api.schemas import GenerationBody
 from llamalane.errors import InvalidRequestError
@@ -48,7 +47,7 @@ def parse_body(kind: type[BodyT], data: bytes) -> BodyT:
     try:
         body = kind.model_validate_json(data)
     except ValidationError as error:
-        raise _explain(error.errors(include_url=False, include_input=False)[0]) from None
+        raise explain(error) from None
     json.loads(data, object_pairs_hook=_check_keys)
     body.check()
     return body
@@ -100,7 +99,9 @@ def _check_keys(pairs: list[tuple[str, Any]]) -> None:
         raise InvalidRequestError(f"the key {key[:200]!r} stands twice in the same object", param=key[:200])
 
 
-def _explain(error: ErrorDetails) -> InvalidRequestError:
+def explain(refusal: ValidationError) -> InvalidRequestError:
+    """Return what tells a client of the first thing that is wrong with a body."""
+    error = refusal.errors(include_url=False, include_input=False)[0]
     if error["type"] == "json_invalid":
         reason = error.get("ctx", {}).get("error", error["msg"])
         return InvalidRequestError(f"the body is not valid JSON: {reason}")

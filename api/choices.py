@@ -131,7 +131,7 @@ class Order:
 
 @contextlib.asynccontextmanager
 async def submit_all(
-    engine: Engine, endpoint: Endpoint[BodyT], body: BodyT, level: Level, *, tenant: str = ""
+    engine: Engine, endpoint: Endpoint[BodyT], body: BodyT, level: Level, *, tenant: str = "", cache_salt: str = ""
 ) -> AsyncIterator[Order]:
     """Submit all choices that `body` asks for, or none; leaving the block cancels those that have not ended.
 
@@ -143,6 +143,8 @@ async def submit_all(
             if body.model is not None:
                 engine.check_model(body.model)
             options = SubmitOptions(sampling=body.sampling, priority=level, tenant=tenant, deadline=body.deadline)
+            if cache_salt:
+                options["cache_salt"] = cache_salt
             if body.supersede is not None:
                 options["supersede"] = body.supersede
             handles = await _submit(engine, endpoint.prompts(engine, body), body, options, order_id, stack)

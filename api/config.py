@@ -2,11 +2,55 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from llamalane.scheduler.config import EngineConfig, Integer, Number, Section
+from llamalane.scheduler.config_fields import refuse, repeated
+from llamalane.scheduler.config_file import Location
+from llamalane.scheduler.config_scheduler import LevelName
+
+
+def _expand_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ValueError("no home folder is known for ~") from error
+
+
+FilePath = Annotated[Path, AfterValidator(_expand_home)]
+KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
+Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]
+
+
+class KeyConfig(Section):
+    """An API key: whose it is, and what it allows."""
+
+    name: KeyName
+    """What logs call it: letters, digits, and . _ @ - between them."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(default=None)
+    """The key's SHA-256 in hexadecimal digits, as `llamalane hash-key` prints it. null: the environment variable
+    LLAMALANE_API_KEYS has the key."""
+    tenant: Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,512}$")] | None = Field(default=None)
+    """The tenant that its requests belong to, whose limits and weight are under scheduler.tenants; null for one that is
+    called as the key is. Keys may share a tenant."""
+    level: LevelName | None = Field(default=None)
+    """The most urgent level that its requests may have; null for any. A request that names no level has the default
+    one, or this one if that is less urgent."""
+    admin: bool = Field(default=False)
+    """Whether it opens /admin, and shows every tenant's requests in /v1/queue."""
+    separate_users: bool = Field(default=False)
+    """Whether the field `user` of its requests parts them: only those of one user share cached prefixes, or supersede
+    each other. Limits and weight stay the tenant's."""
+
+
+class KeysFile(Section):
+    """A file of API keys, one at least: an empty one must not open the server to all."""
+
+    keys: list[KeyConfig] = Field(min_length=1)
 
 
 class ApiConfig(Section):
@@ -17,8 +61,24 @@ class ApiConfig(Section):
     port: Integer = Field(default=8000, ge=0, le=65_535)
     """The port to listen on; 0 takes a free one."""
     api_key: SecretStr | None = Field(default=None, min_length=1)
-    """The key that clients must send, best taken from the environment: "${env:LLAMALANE_API_KEY}". With null,
-    whoever reaches the port is served."""
+    """One key for all clients, best taken from the environment: "${env:LLAMALANE_API_KEY}". It allows every level, and
+    not /admin. With null, and no other keys, whoever reaches the port is served."""
+    keys: list[KeyConfig] = Field(default=[])
+    """Keys of single clients, such as [{name: alice, sha256: …, level: agent}]."""
+    keys_file: FilePath | None = Field(default=None)
+    """A YAML file with more of them, under `keys:`."""
+    above_level: Literal["refuse", "cap"] = Field(default="refuse")
+    """What becomes of a request that asks for a level more urgent than its key allows. refuse: it is answered with 403.
+    cap: it gets the most urgent level that the key allows."""
+    metrics_key: SecretStr | None = Field(default=None, min_length=1)
+    """The key that /metrics asks for, for a scraper that may do nothing else; keys that may administer open it too.
+    With null, /metrics is as open as the rest."""
+    cors_origins: list[Origin] = Field(default=[])
+    """The origins whose pages may use the API from a browser, such as ["https://chat.example.org"]; "*" for all."""
+    ssl_certfile: FilePath | None = Field(default=None)
+    """The certificate (PEM) with which the server speaks HTTPS, with its chain; null for plain HTTP."""
+    ssl_keyfile: FilePath | None = Field(default=None)
+    """Its private key (PEM); null if that is in the certificate's file."""
     ping_after: Number = Field(default=15.0, gt=0)
     """After so many seconds without output, a comment keeps a stream's connection open. A request that fails while
     it waits for its first output is answered with an HTTP error only until then."""
@@ -26,7 +86,21 @@ class ApiConfig(Section):
     """The largest body of a request in bytes; a larger one is refused."""
     tenant_from_user: bool = Field(default=False)
     """Whether the field `user` of a request says which tenant it belongs to. Clients can say there what they like, so
-    it serves those that can be trusted, such as an application that asks for its own users."""
+    it serves those that can be trusted, such as an application that asks for its own users. Not with keys of single
+    clients, whose tenants are their own."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        problems: list[tuple[Location, str]] = []
+        for name in repeated([key.name for key in self.keys]):
+            problems.append((("keys",), f"two keys are called {name!r}"))
+        if self.tenant_from_user and (self.keys or self.keys_file is not None):
+            message = "is not possible with keys of single clients, whose tenants are their own; see separate_users"
+            problems.append((("tenant_from_user",), message))
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            problems.append((("ssl_keyfile",), "needs ssl_certfile beside it"))
+        refuse(problems)
+        return self
 
 
 class ServerConfig(EngineConfig):
@@ -36,3 +110,25 @@ class ServerConfig(EngineConfig):
 
     api: ApiConfig = Field(default_factory=ApiConfig)
     """The HTTP API."""
+
+    @classmethod
+    def resolve_paths(cls, values: Mapping[str, Any], folder: Path) -> None:
+        """Let the relative paths among a file's `values` start at its folder."""
+        super().resolve_paths(values, folder)
+        api = values.get("api")
+        if isinstance(api, dict):
+            for name in ("keys_file", "ssl_certfile", "ssl_keyfile"):
+                if isinstance(api.get(name), str) and not api[name].startswith("~"):
+                    api[name] = str(folder / api[name])
+
+    @model_validator(mode="after")
+    def _check_key_levels(self) -> Self:
+        levels = self.scheduler.levels
+        refuse(
+            [
+                (("api", "keys", index, "level"), f"{key.level!r} is none of the levels, which are {', '.join(levels)}")
+                for index, key in enumerate(self.api.keys)
+                if key.level is not None and key.level not in levels
+            ]
+        )
+        return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,10 @@ from llamalane.errors import (
     LaneDownError,
     LlamalaneError,
     ModelLoadError,
+    PermissionDeniedError,
     PromptTooLongError,
     QueueFullError,
+    RequestCancelledError,
     RequestError,
     RequestFailedError,
     RequestShedError,
@@ -46,6 +48,7 @@ KINDS: Mapping[type[Exception], Kind] = {
     InvalidPriorityError: Kind(400, "invalid_request_error", "invalid_priority"),
     PromptTooLongError: Kind(400, "invalid_request_error", "context_length_exceeded"),
     ChatTemplateError: Kind(400, "invalid_request_error", "chat_template_error"),
+    PermissionDeniedError: Kind(403, "permission_error", "permission_denied"),
     UnknownModelError: Kind(404, "invalid_request_error", "model_not_found"),
     UnavailableError: Kind(503, "service_unavailable_error"),
     QueueFullError: Kind(429, "rate_limit_error", "queue_full"),
@@ -56,6 +59,7 @@ KINDS: Mapping[type[Exception], Kind] = {
     LaneDownError: Kind(503, "service_unavailable_error", "lane_down"),
     RequestFailedError: Kind(500, "server_error", "request_failed"),
     SupersededError: Kind(409, "conflict_error", "superseded"),
+    RequestCancelledError: Kind(409, "conflict_error", "cancelled"),
     ModelLoadError: Kind(503, "service_unavailable_error", "model_load_failed"),
     LlamalaneError: Kind(500, "server_error"),
     Exception: Kind(500, "server_error", "internal_error"),
@@ -96,8 +100,9 @@ def answer_for(error: Exception) -> ErrorAnswer:
 def _retry_headers(error: Exception) -> Mapping[str, str]:
     if isinstance(error, UnavailableError) and error.retry_after is not None:
         return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
-    if isinstance(error, SupersededError):
-        # OpenAI's clients send again what got 409, and would replace the newer request in their turn.
+    if isinstance(error, SupersededError | RequestCancelledError):
+        # OpenAI's clients send again what got 409: they would replace the newer request in their turn, or bring back
+        # what was cancelled on purpose.
         return {"x-should-retry": "false"}
     return {}
 
@@ -105,7 +110,13 @@ def _retry_headers(error: Exception) -> Mapping[str, str]:
 def request_not_found(name: str) -> ErrorAnswer:
     """Return the answer to a question about a request that is not there, or no longer."""
     kind = Kind(404, "invalid_request_error", "request_not_found")
-    return _answer(kind, f"no request {name[:200]!r} waits or runs")
+    return _answer(kind, f"no request {name[:200]!r} waits or runs; GET /v1/queue lists those that do")
+
+
+def lane_not_found(name: str, known: Iterable[str]) -> ErrorAnswer:
+    """Return the answer to a wish for a lane that is not there."""
+    kind = Kind(404, "invalid_request_error", "lane_not_found")
+    return _answer(kind, f"no lane is called {name[:200]!r}; there are {', '.join(known)}")
 
 
 async def handle_error(request: Request, error: Exception) -> JSONResponse:

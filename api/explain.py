@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse
 
+from llamalane.api.authentication import caller_of
 from llamalane.api.errors import request_not_found
 from llamalane.api.service import Service
 from llamalane.ids import RequestId
@@ -17,20 +18,27 @@ def add_queue_routes(router: APIRouter, service: Service) -> None:
     """Add the routes to `router`."""
 
     @router.get("/v1/queue")
-    async def list_queue() -> JSONResponse:
-        """List the requests that wait, in the order of their turns, and those that run."""
-        entries = [_entry(explanation) for explanation in service.any_engine().queue()]
+    async def list_queue(request: Request) -> JSONResponse:
+        """List the requests that wait, in the order of their turns, and those that run.
+
+        Where clients have keys of their own, only those of the key's tenant, unless it may administer.
+        """
+        caller = caller_of(request.scope)
+        explanations = service.any_engine().queue()
+        entries = [_entry(one) for one in explanations if service.shows(one.tenant, caller)]
         return JSONResponse({"object": "list", "data": entries})
 
     @router.get("/v1/queue/{request_id:path}")
-    async def show_request(request_id: str) -> JSONResponse:
+    async def show_request(request: Request, request_id: str) -> JSONResponse:
         """Tell where a request is; the id of an answer stands for its first choice."""
-        engine = service.any_engine()
+        engine, caller = service.any_engine(), caller_of(request.scope)
         for name in (request_id, f"{request_id}/0"):
             try:
-                return JSONResponse(_entry(engine.explain(RequestId(name))))
+                explanation = engine.explain(RequestId(name))
             except KeyError:
                 continue
+            if service.shows(explanation.tenant, caller):
+                return JSONResponse(_entry(explanation))
         return request_not_found(request_id).response()
 
 

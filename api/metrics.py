@@ -136,6 +136,7 @@ def _lane_metrics(lanes: Iterable[LaneStatistics]) -> Iterator[Metric]:
     gauges: tuple[tuple[str, str, Callable[[LaneStatistics], float]], ...] = (
         ("serving", "1 while the lane has a context.", lambda lane: lane.serving),
         ("down", "1 when the lane has given up.", lambda lane: lane.down),
+        ("paused", "1 while the lane finishes what runs on it and takes nothing new.", lambda lane: lane.paused),
         ("places", "Places of the lane.", lambda lane: lane.places),
         ("running", "Requests that hold a place of the lane.", lambda lane: lane.running),
         ("kv_cells", "KV cells of the lane.", lambda lane: lane.cells),

@@ -8,11 +8,14 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
+from llamalane.api.admin import admin_router
 from llamalane.api.answers import GenerationAnswer
+from llamalane.api.authentication import caller_of
 from llamalane.api.batch import ENDPOINTS
 from llamalane.api.bodies import read_body
 from llamalane.api.choices import Endpoint
 from llamalane.api.explain import add_queue_routes
+from llamalane.api.middleware import METRICS_PATH
 from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.service import Service
 from llamalane.errors import LaneDownError
@@ -35,6 +38,7 @@ def make_router(service: Service) -> APIRouter:
     _add_model_routes(router, service)
     add_queue_routes(router, service)
     _add_health_routes(router, service)
+    router.include_router(admin_router(service))
     return router
 
 
@@ -46,9 +50,9 @@ def _generation(service: Service, endpoint: Endpoint[Any]) -> Callable[[Request]
             engine,
             endpoint,
             body,
-            tenant=(body.user or "") if service.api.tenant_from_user else "",
+            caller=caller_of(request.scope),
+            api=service.api,
             priority_header=request.headers.get(PRIORITY_HEADER),
-            ping_after=service.api.ping_after,
             observe=service.metrics.observe,
         )
 
@@ -99,14 +103,16 @@ def _add_health_routes(router: APIRouter, service: Service) -> None:
     @router.head("/health", include_in_schema=False)
     @router.head("/v1/health", include_in_schema=False)
     async def health() -> JSONResponse:
-        """Tell whether requests can be served, and which lanes are out."""
+        """Tell whether requests can be served, and which lanes are out or paused."""
         lanes = service.ready_engine().stats().lanes
         down = [lane.name for lane in lanes if lane.down]
         if len(down) == len(lanes):
             raise LaneDownError("every lane has failed too often in a row; restart the server")
-        return JSONResponse({"status": "ok", **({"lanes_down": down} if down else {})})
+        paused = [lane.name for lane in lanes if lane.paused]
+        notes = {name: lanes for name, lanes in (("lanes_down", down), ("lanes_paused", paused)) if lanes}
+        return JSONResponse({"status": "ok", **notes})
 
-    @router.get("/metrics")
+    @router.get(METRICS_PATH)
     async def metrics(request: Request) -> Response:
         """Return metrics for Prometheus."""
         service.any_engine()

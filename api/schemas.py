@@ -13,8 +13,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from llamalane.api.structured import READERS, read_grammar
 from llamalane.errors import InvalidRequestError, RequestError
-from llamalane.scheduler import SamplingParameters
+from llamalane.scheduler import Grammar, SamplingParameters
 
 MAX_CHOICES = 128
 MAX_BIASES = 50_000
@@ -35,7 +36,6 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "prediction": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "suffix": (),
     "tool_choice": ("none",),
     "tools": ([],),
@@ -136,6 +136,12 @@ class GenerationBody(BaseModel):
     seed: int | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES)] | None = None
     ignore_eos: bool | None = None
+    response_format: Annotated[Any, WithJsonSchema({"type": "object"})] = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Annotated[Any, WithJsonSchema({"type": "object"})] = None
     priority: Any = None
     service_tier: str | None = None
     deadline: Annotated[float, Field(gt=0)] | None = None
@@ -177,8 +183,14 @@ class GenerationBody(BaseModel):
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
             stop=tuple(self.stop or ()),
             logit_bias=_token_biases(self.logit_bias or {}),
+            grammar=self._grammar[1] if self._grammar is not None else None,
             **given,
         )
+
+    @functools.cached_property
+    def _grammar(self) -> tuple[str, Grammar] | None:
+        """The form of the output, and the name of the field that asks for it."""
+        return read_grammar({name: getattr(self, name) for name in READERS})
 
     @contextlib.contextmanager
     def client_names(self) -> Iterator[None]:
@@ -193,6 +205,8 @@ class GenerationBody(BaseModel):
         """Return what the client called the engine's parameter `param`."""
         if param == "max_tokens" and self.max_completion_tokens is not None:
             return "max_completion_tokens"
+        if param == "grammar" and self._grammar is not None:
+            return self._grammar[0]
         return param
 
 

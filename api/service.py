@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
 
 from llamalane.api.config import ApiConfig, ServerConfig
+from llamalane.api.keys import ANYONE, Caller, KeyRing, digest_of, levels_of, load_keys
 from llamalane.api.metrics import Metrics
+from llamalane.api.middleware import METRICS_PATH
 from llamalane.errors import EngineClosedError, LlamalaneError
 from llamalane.scheduler import Engine, EngineConfig, EngineState, EngineStatistics
+from llamalane.scheduler.reload import Changes, compare, engine_changes, merge
 
 logger = logging.getLogger("llamalane.api")
 
@@ -27,6 +30,9 @@ _NOT_READY = {
     EngineState.DRAINING: "the server is shutting down and takes no new requests",
     EngineState.CLOSED: "the engine is closed",
 }
+
+RELOADABLE = frozenset({"above_level", "api_key", "keys", "keys_file", "metrics_key", "tenant_from_user"})
+"""The settings under `api` that a running server can take over."""
 
 OnFailure = Callable[[Exception], None]
 
@@ -43,11 +49,45 @@ class Service:
         self.engine = None if isinstance(source, EngineConfig) else source
         config = source if isinstance(source, EngineConfig) else source.config
         self.api = api or (config.api if isinstance(config, ServerConfig) else ApiConfig())
+        self.keys = load_keys(self.api, levels_of(config))
         self.metrics = Metrics(self._statistics)
         self.created = int(time.time())
         self._on_failure = on_failure
         self._running = False
         self._failure: Exception | None = None
+
+    def admit(self, path: str, shown: Sequence[bytes]) -> Caller | None:
+        """Return who asks for `path` with the keys that are shown; None if they do not open it."""
+        caller = ANYONE if self.keys.open else self.keys.find(shown)
+        key = self.api.metrics_key
+        if path == METRICS_PATH and key is not None and not (caller is not None and caller.admin):
+            return KeyRing([(digest_of(key.get_secret_value().encode()), ANYONE)]).find(shown)
+        return caller
+
+    def shows(self, tenant: str, caller: Caller) -> bool:
+        """Return whether a caller may see the requests of a tenant: all, unless clients have keys of their own."""
+        return caller.admin or not self.keys.personal or tenant == caller.tenant
+
+    def reload(self, config: ServerConfig) -> Changes:
+        """Take over what of `config` can change while the server runs, and tell what differs.
+
+        Raises `ConfigError`, and keeps all as it was, when something of it cannot be used.
+        """
+        running = self.engine.config if self.engine is not None else self._config
+        assert running is not None
+        keys = load_keys(config.api, levels_of(running))
+        changes = engine_changes(running, config) if self.engine is None else self.engine.reload(config)
+        if self._config is not None:  # an engine that is started later goes by it
+            settings = merge(self._config.scheduler, config.scheduler)
+            self._config = self._config.model_copy(update={"scheduler": settings})
+        changes += compare(self.api, config.api, "api.", reloadable=RELOADABLE)
+        if keys != self.keys and not {"api.api_key", "api.keys", "api.keys_file"}.intersection(changes.applied):
+            changes += Changes(applied=("api.keys_file",))  # its contents, under the same name
+        self.api = self.api.model_copy(update={name: getattr(config.api, name) for name in RELOADABLE})
+        if keys.open and not self.keys.open:
+            logger.warning("no API key is asked for any more: whoever reaches the server is served")
+        self.keys = keys
+        return changes
 
     def any_engine(self) -> Engine:
         """Return the engine, ready or not; raises `EngineClosedError` when it was never started."""

@@ -9,6 +9,7 @@
     │   ├── InvalidPriorityError    no such priority
     │   ├── PromptTooLongError      prompt and one token do not fit a sequence
     │   ├── ChatTemplateError       the model's chat template refused the messages
+    │   ├── PermissionDeniedError   whoever asks may not have this
     │   └── UnknownModelError       no such model
     ├── UnavailableError            the request was fine; it could not be served now
     │   ├── QueueFullError          come back in `retry_after` seconds
@@ -113,6 +114,14 @@ class ChatTemplateError(RequestError):
     """The model has no chat template, or its template refused the messages."""
 
     param = "messages"
+
+
+class PermissionDeniedError(RequestError):
+    """Whoever asks may not have what the request asks for."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class UnknownModelError(RequestError):

@@ -122,6 +122,8 @@ class ScriptedEngine:
     explanations: Sequence[Explanation] = ()
     handles: list[ScriptedHandle] = field(default_factory=list)
     submissions: int = 0
+    administered: list[tuple[str, ...]] = field(default_factory=list)
+    """What was asked for by administrators: the method and its arguments."""
 
     model_name = "scripted"
     model_names = ("scripted", "other")
@@ -175,8 +177,21 @@ class ScriptedEngine:
     def explain(self, request: RequestId) -> Explanation:
         return {explanation.request: explanation for explanation in self.explanations}[request]
 
-    async def drain(self) -> None:
+    async def drain(self, patience: float | None = None) -> None:
         self.state = EngineState.DRAINING
+        self.administered.append(("drain", str(patience)))
+
+    def cancel(self, request: RequestId) -> None:
+        self.administered.append(("cancel", request))
+
+    def set_priority(self, request: RequestId, priority: int | str) -> None:
+        self.administered.append(("set_priority", request, str(priority)))
+
+    def pause_lane(self, name: str) -> None:
+        self.administered.append(("pause_lane", name))
+
+    def resume_lane(self, name: str) -> None:
+        self.administered.append(("resume_lane", name))
 
     async def _submit_all(
         self, prompt: object, ids: Sequence[RequestId], options: SubmitOptions

@@ -165,7 +165,6 @@ def test_max_completion_tokens_is_max_tokens() -> None:
         ("tool_choice", "auto"),
         ("functions", [{}]),
         ("function_call", "auto"),
-        ("response_format", {"type": "json_object"}),
         ("logprobs", True),
         ("logprobs", 0),
         ("top_logprobs", 2),

@@ -52,10 +52,19 @@ def serve(
         str | None,
         typer.Option(envvar="LLAMALANE_API_KEY", help="The key that clients must send.", show_default=False),
     ] = None,
+    ssl_certfile: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="The certificate, to speak HTTPS.", show_default=False)
+    ] = None,
+    ssl_keyfile: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="Its private key, if in a file of its own.", show_default=False)
+    ] = None,
     device: options.Device = None,
     log_level: options.LogLevel = "info",
 ) -> None:
-    """Serve a model over HTTP, with OpenAI's API."""
+    """Serve a model over HTTP, with OpenAI's API.
+
+    With --config, SIGHUP reads the file again: keys, limits, targets and queue bounds change without a restart.
+    """
     console = options.set_up_output(log_level)
     from llamalane.api import ServerConfig
     from llamalane.cli.serve import serve as run
@@ -68,9 +77,15 @@ def serve(
         "--threads": threads,
         "--kv-cells": kv_cells,
         "--api-key": api_key,
+        "--ssl-certfile": ssl_certfile,
+        "--ssl-keyfile": ssl_keyfile,
         "--device": device,
     }
-    run(options.load_config(ServerConfig, config, given), console)
+
+    def read() -> ServerConfig:
+        return options.load_config(ServerConfig, config, given)
+
+    run(read(), console, read_again=read if config is not None else None)
 
 
 @app.command()
@@ -230,6 +245,14 @@ def simulate(context: typer.Context) -> None:
     from llamalane.bench.simulator.command import app as commands
 
     commands(context.args, prog_name=context.command_path)
+
+
+@app.command("hash-key")
+def hash_key() -> None:
+    """Print what api.keys keeps of an API key: its SHA-256. The key is asked for, or read from standard input."""
+    from llamalane.cli.hash_key import print_hash
+
+    print_hash()
 
 
 @app.command("config", context_settings=_PASS_ON, add_help_option=False)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from llamalane.api.config import ServerConfig
+from llamalane.api.keys import levels_of, load_keys
 from llamalane.errors import ConfigError
 from llamalane.scheduler import config_text
 
@@ -25,8 +26,9 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration in YAML.")],
     models: Annotated[bool, typer.Option(help="Check that the model's file is there, too.")] = True,
 ) -> None:
-    """Check FILE as a server would read it, environment included. The exit code is 2 if it cannot be used."""
+    """Check FILE as a server would read it, environment and keys included. The exit code is 2 if it cannot be used."""
     config = ServerConfig.from_yaml(file)
+    load_keys(config.api, levels_of(config))
     for index, model in enumerate(config.models if models else ()):
         if not model.path.is_file():
             raise ConfigError(f"models[{index}].path: there is no file {model.path}", source=str(file))

@@ -62,6 +62,8 @@ _CONFIG_PATHS: Mapping[str, tuple[str | int, ...]] = {
     "--host": ("api", "host"),
     "--port": ("api", "port"),
     "--api-key": ("api", "api_key"),
+    "--ssl-certfile": ("api", "ssl_certfile"),
+    "--ssl-keyfile": ("api", "ssl_keyfile"),
 }
 
 

@@ -4,39 +4,57 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import logging
 import math
 import os
+import signal
 import socket
+import ssl
+from collections.abc import Callable
 from contextlib import closing
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 import uvicorn
+from anyio.abc import TaskStatus
+from fastapi import FastAPI
 
-from llamalane.api import ServerConfig, create_app
+from llamalane.api import ApiConfig, ServerConfig, create_app, reload_config
 from llamalane.errors import LlamalaneError
 from llamalane.scheduler import Engine, EngineState
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+logger = logging.getLogger(__name__)
+
 _CLOSE_SECONDS = 5
 """How long clients have to read the ends of their streams once the engine has drained."""
 
 
-def serve(config: ServerConfig, console: Console) -> None:
+_MAX_HEADER_BYTES = 64 * 1024
+"""The most bytes that a request's line and headers may have together."""
+
+ReadConfig = Callable[[], ServerConfig]
+
+
+def serve(config: ServerConfig, console: Console, *, read_again: ReadConfig | None = None) -> None:
     """Load the model and serve it. While it loads, requests are answered with 503.
 
     The first signal ends the server when running requests have finished, or after `drain_timeout`; a second one ends
-    the process at once, as the first one does while the model loads.
+    the process at once, as the first one does while the model loads. On SIGHUP, what `read_again` returns is taken
+    over as far as that can be done without a restart; without it, SIGHUP does what it does to any process.
     """
+    _check_certificate(config.api)
     with closing(listen(config.api.host, config.api.port)) as listener:
         anyio.run(
             _serve,
             config,
             listener,
             console,
+            read_again,
             backend_options={"use_uvloop": importlib.util.find_spec("uvloop") is not None},
         )
 
@@ -53,6 +71,18 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise LlamalaneError(_why_not(host, port, error)) from error
     return listener
+
+
+def _check_certificate(api: ApiConfig) -> None:
+    """Raise `LlamalaneError` when the certificate or its key cannot be used."""
+    if api.ssl_certfile is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(api.ssl_certfile, api.ssl_keyfile, password="")
+    except OSError as error:  # of which ssl.SSLError is one
+        files = " with ".join(str(path) for path in (api.ssl_certfile, api.ssl_keyfile) if path is not None)
+        reason = error.strerror or error
+        raise LlamalaneError(f"the certificate {files} cannot be used: {reason}") from error
 
 
 def _why_not(host: str, port: int, error: Exception) -> str:
@@ -103,10 +133,17 @@ class _Server(uvicorn.Server):
             await self._engine.drain()
 
 
-async def _serve(config: ServerConfig, listener: socket.socket, console: Console) -> None:
+async def _serve(
+    config: ServerConfig, listener: socket.socket, console: Console, read_again: ReadConfig | None
+) -> None:
     engine = Engine(config)
+    app = create_app(engine, api=config.api)
     options = uvicorn.Config(
-        create_app(engine, api=config.api),
+        app,
+        http="h11",  # bounds a request's headers, as uvicorn's other implementation does not
+        h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+        ssl_certfile=config.api.ssl_certfile,
+        ssl_keyfile=config.api.ssl_keyfile,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -114,11 +151,33 @@ async def _serve(config: ServerConfig, listener: socket.socket, console: Console
         timeout_graceful_shutdown=math.ceil(config.scheduler.drain_timeout) + _CLOSE_SECONDS,
     )
     server = _Server(options, engine, console)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.run_on, listener)
-        failure = await _run_engine(engine, server, _address(listener), console)
+    address = _address(listener, secure=config.api.ssl_certfile is not None)
+    async with anyio.create_task_group() as listening:
+        if read_again is not None:
+            await listening.start(_reload_on_hangup, app, read_again)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.run_on, listener)
+            failure = await _run_engine(engine, server, address, console)
+        listening.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+async def _reload_on_hangup(
+    app: FastAPI, read_again: ReadConfig, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Take over the configuration anew at each SIGHUP; what cannot be used leaves all as it is."""
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            try:
+                changes = reload_config(app, await anyio.to_thread.run_sync(read_again))
+            except LlamalaneError as error:
+                logger.error("the configuration stays as it was: %s", error)
+                continue
+            logger.info("read the configuration again; changed: %s", ", ".join(changes.applied) or "nothing")
+            if changes.restart:
+                logger.warning("these changes need a restart: %s", ", ".join(changes.restart))
 
 
 async def _run_engine(engine: Engine, server: _Server, address: str, console: Console) -> Exception | None:
@@ -146,6 +205,7 @@ def _ready_line(engine: Engine, address: str) -> str:
     return f"ready: {names} at {address}/v1, {places}, up to {engine.limit} tokens each"
 
 
-def _address(listener: socket.socket) -> str:
+def _address(listener: socket.socket, *, secure: bool) -> str:
     host, port, *_ = listener.getsockname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if secure else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

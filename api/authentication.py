@@ -1,0 +1,57 @@
+"""Who asks: finds the caller of each request by the API key that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llamalane.api.errors import answer_for
+from llamalane.api.keys import Caller
+from llamalane.api.middleware import OPEN_PATHS, record_of, route_path
+
+Admit = Callable[[str, Sequence[bytes]], Caller | None]
+"""Returns who may come in, given the path and the keys that are shown; None for nobody."""
+
+_CALLER = "llamalane.caller"
+
+
+class Authenticate:
+    """Lets in whom `admit` does; a key is shown as `Authorization: Bearer` or as `x-api-key`. Health is open to all."""
+
+    def __init__(self, app: ASGIApp, admit: Admit) -> None:
+        self._app = app
+        self._admit = admit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or route_path(scope) in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        caller = self._admit(route_path(scope), _shown(Headers(scope=scope)))
+        if caller is None:
+            await answer_for(_refusal()).response()(scope, receive, send)
+            return
+        scope[_CALLER] = caller
+        record_of(scope).key = caller.name
+        await self._app(scope, receive, send)
+
+
+def caller_of(scope: Scope) -> Caller:
+    """Return who makes the request with this scope."""
+    caller: Caller = scope[_CALLER]
+    return caller
+
+
+def _shown(headers: Headers) -> list[bytes]:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    shown = [token.strip()] if scheme.lower() == "bearer" else []
+    shown.append(headers.get("x-api-key", ""))
+    return [key.encode("latin-1") for key in shown if key]
+
+
+def _refusal() -> HTTPException:
+    message = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'"
+    return HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
