@@ -1,12 +1,16 @@
-"""The commands `peers` and `urgent`: their options. What a measurement needs is imported when it runs."""
+"""The benchmarks' commands: their options. What a measurement needs is imported when it runs."""
 
 from __future__ import annotations
 
+import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
+import anyio
 import typer
 
 from llamalane.bench.promises import Promise
@@ -142,6 +146,99 @@ def prefixes() -> None:
     with _needed_packages():
         from llamalane.bench.prefix_costs import measure_prefixes, prefixes_markdown  # noqa: PLC0415
     print(prefixes_markdown(measure_prefixes()))
+
+
+@app.command()
+def fanout(
+    model: Model = None,
+    rounds: Annotated[int, typer.Option(help="How often each server is measured.", metavar="N", min=1)] = 4,
+    documents: Annotated[int, typer.Option(help="New documents in each round.", metavar="N", min=1)] = 3,
+    questions: Annotated[int, typer.Option(help="Questions about each, at once.", metavar="N", min=1)] = 8,
+    places: Places = 8,
+    threads: Threads = None,
+    kv_cells: KVCells = 4096,
+    seed: Seed = None,
+) -> None:
+    """Compare many questions about one document with llama-server, new ones and such as come again."""
+    with _needed_packages():
+        from llamalane.bench import fanout as measuring  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench import runs  # noqa: PLC0415
+    plan = measuring.FanoutPlan(
+        setup=runs.setup(model, places, threads, kv_cells),
+        documents=documents,
+        questions=questions,
+        rounds=rounds,
+        seed=secrets.randbits(32) if seed is None else seed,
+    )
+    print(measuring.fanout_markdown(measuring.measure_fanout(plan, _tell)))
+
+
+@app.command()
+def layouts(
+    model: Model = None,
+    rounds: Annotated[int, typer.Option(help="How often each layout is measured.", metavar="N", min=1)] = 3,
+    situation: Annotated[
+        list[int] | None,
+        typer.Option(help="Which of the situations; may be repeated.", metavar="N", min=1, max=4, show_default="all"),
+    ] = None,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Chooses the prompts.", metavar="N", min=0)] = 1,
+) -> None:
+    """Compare the layouts of KV memory, on engines in this process."""
+    with _needed_packages():
+        from llamalane.bench import layouts as measuring  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench.model import find_model  # noqa: PLC0415
+        from llamalane.streams.cores import available_cores  # noqa: PLC0415
+    path, count = find_model(model), threads or len(available_cores())
+    chosen = [measuring.SITUATIONS[number - 1] for number in situation or (1, 2, 3, 4)]
+    measure = partial(measuring.measure_layouts, path, threads=count, rounds=rounds, seed=seed, tell=_tell)
+    comparisons = anyio.run(partial(measure, situations=chosen))
+    print(measuring.layouts_markdown(comparisons))
+
+
+@app.command()
+def grammar(
+    model: Model = None,
+    rounds: Annotated[int, typer.Option(help="How often each number of rows is measured.", metavar="N", min=1)] = 5,
+) -> None:
+    """Measure the tokens per second of 8 rows of which 0, 4 and 8 follow a JSON schema, in turn."""
+    with _needed_packages():
+        from llamalane.bench.grammar_costs import grammars_markdown, measure_grammars  # noqa: PLC0415
+        from llamalane.bench.model import find_model  # noqa: PLC0415
+    measure = partial(measure_grammars, find_model(model), rounds=rounds, tell=_tell)
+    print(grammars_markdown(anyio.run(measure)))
+
+
+@app.command()
+def handover(
+    model: Model = None,
+    clients: Annotated[int, typer.Option(help="Clients with short prompts.", metavar="N", min=1)] = 6,
+    long_clients: Annotated[int, typer.Option(help="Clients with long prompts.", metavar="N", min=1)] = 1,
+    seconds: Annotated[float, typer.Option(help="How long each arrangement is measured.", min=1)] = 60.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds under load that go before.", min=0)] = 15.0,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Chooses the prompts.", metavar="N", min=0)] = 1,
+) -> None:
+    """Measure what it brings to compute prompts on one lane and their outputs on another."""
+    with _needed_packages():
+        from llamalane.bench import handover as measuring  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench.model import find_model  # noqa: PLC0415
+        from llamalane.streams.cores import available_cores  # noqa: PLC0415
+    plan = measuring.HandoverPlan(
+        model=find_model(model),
+        threads=threads or len(available_cores()),
+        clients=clients,
+        long_clients=long_clients,
+        seconds=seconds,
+        warm_up=warm_up,
+        seed=seed,
+    )
+    results = [(each, anyio.run(measuring.measure_handover, plan, each, _tell)) for each in measuring.Arrangement]
+    print(measuring.handover_markdown(plan, results))
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

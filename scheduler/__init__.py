@@ -18,14 +18,16 @@ from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import RequestHandle
 from llamalane.scheduler.intake import SubmitOptions
 from llamalane.scheduler.priority import PriorityLevels
+from llamalane.scheduler.reload import Changes
 from llamalane.scheduler.request import RequestState
 from llamalane.scheduler.result import Result, Timings, Usage
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
-from llamalane.streams import FinishReason, SamplingParameters
+from llamalane.streams import FinishReason, Grammar, SamplingParameters
 
 __all__ = [
     "LEAST_URGENT",
     "MOST_URGENT",
+    "Changes",
     "Counters",
     "Engine",
     "EngineConfig",
@@ -35,6 +37,7 @@ __all__ = [
     "EventKind",
     "Explanation",
     "FinishReason",
+    "Grammar",
     "KVConfig",
     "LaneConfig",
     "LaneStatistics",

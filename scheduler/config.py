@@ -85,8 +85,17 @@ class EngineConfig(BaseSettings):
         with its line.
         """
         document = read_document(path, skip=cls.foreign_keys)
-        _resolve_model_paths(document.values, Path(path).absolute().parent)
+        cls.resolve_paths(document.values, Path(path).absolute().parent)
         return load_settings(cls, document, overrides or {}, foreign=cls.foreign_keys)
+
+    @classmethod
+    def resolve_paths(cls, values: Mapping[str, Any], folder: Path) -> None:
+        """Let the relative paths among a file's `values` start at its folder."""
+        models = values.get("models")
+        for model in models if isinstance(models, list) else ():
+            if isinstance(model, dict) and isinstance(model.get("path"), str):
+                path = model["path"]
+                model["path"] = path if path.startswith("~") else str(folder / path)
 
     @classmethod
     def settings_customise_sources(
@@ -127,11 +136,3 @@ class EngineConfig(BaseSettings):
                 problems.append((("kv", "budget"), str(error)))
         refuse(problems)
         return self
-
-
-def _resolve_model_paths(values: Mapping[str, Any], folder: Path) -> None:
-    models = values.get("models")
-    for model in models if isinstance(models, list) else ():
-        if isinstance(model, dict) and isinstance(model.get("path"), str):
-            path = model["path"]
-            model["path"] = path if path.startswith("~") else str(folder / path)

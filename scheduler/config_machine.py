@@ -15,6 +15,8 @@ from llamalane.streams import DeviceChoice
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 """What a KV cell holds; those that begin with q are quantized."""
 FlashAttention = Literal["auto", "on", "off"]
+LayoutChoice = Literal["auto", "paged", "partitioned"]
+Role = Literal["any", "prefill", "decode"]
 
 
 class ModelConfig(Section):
@@ -63,16 +65,26 @@ class LaneConfig(Section):
     threads: Annotated[int, Field(ge=1, le=1024), NotABool] | None = Field(default=None)
     """How many CPU threads compute; null takes an equal part of the cores that other lanes leave."""
     device: Annotated[int, Field(ge=0, le=63), NotABool] | None = Field(default=None)
-    """The NVIDIA GPU of the lane's stream, counted from 0; null takes the first. Without a GPU, this and the two that
-    follow have no effect."""
+    """The GPU that the lane computes on, counted from 0. Each GPU that lanes name gets a copy of the model. null takes
+    the first if another lane names one; if none does, llama.cpp spreads one copy over all GPUs. Without a GPU, this and
+    the two that follow have no effect."""
     priority: Annotated[int, Field(ge=MOST_URGENT, le=LEAST_URGENT), NotABool] | None = Field(default=None)
     """The urgency of the lane's CUDA stream, from 1 to 5, which the GPU follows among lanes; null is the least urgent.
     Requests have priorities of their own."""
     multiprocessors: Annotated[int, Field(ge=1, le=1024), NotABool] | None = Field(default=None)
     """How many of the GPU's multiprocessors the lane has for itself, rounded up to what the GPU can be divided into;
     null shares all of them."""
+    speed: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), NotABool] = Field(default=1.0)
+    """How quick the lane is beside the others: one of 2 takes half the time of one of 1. It chooses among lanes only
+    until their speed was measured."""
     kv_weight: Annotated[float, Field(gt=0, allow_inf_nan=False), NotABool] | None = Field(default=None)
     """Its part of the KV budget, in proportion to those of other lanes; null takes its places."""
+    layout: LayoutChoice | None = Field(default=None)
+    """How its sequences share its cells; null is as `kv.layout` says."""
+    role: Role = Field(default="any")
+    """What the lane is for. prefill: prompts only; once it has computed one, the request goes on on a lane of another
+    role. decode: outputs; prompts only if they are short, or it does not pay to compute them on a prefill lane, and no
+    lane of role any is free. any: both. `scheduler.handover` tells when prefill lanes are used."""
 
     @property
     def weight(self) -> float:
@@ -99,6 +111,12 @@ class StreamsConfig(Section):
     micro_batch: Integer = Field(default=512, ge=1, le=65_536)
     """The most tokens that llama.cpp computes in one pass."""
 
+    @property
+    def gpus(self) -> list[int | None]:
+        """The GPU of each lane; None for all if no lane names one."""
+        named = any(lane.device is not None for lane in self.lanes)
+        return [(lane.device or 0) if named else None for lane in self.lanes]
+
     @field_validator("lanes")
     @classmethod
     def _name_each(cls, lanes: list[LaneConfig]) -> list[LaneConfig]:
@@ -109,6 +127,12 @@ class StreamsConfig(Section):
         problems: list[tuple[Location, str]] = []
         for name in repeated([lane.name for lane in self.lanes]):
             problems.append((("lanes",), f"{name!r} names several lanes"))
+        roles = {lane.role for lane in self.lanes}
+        if roles == {"prefill"}:
+            problems.append((("lanes",), "every lane's role is prefill: one must be decode or any, to compute outputs"))
+        if "decode" in roles and "prefill" not in roles:
+            message = "a lane's role is decode, and no lane's is prefill: one must be, to compute its prompts"
+            problems.append((("lanes",), message))
         largest = max(self.lanes, key=lambda lane: lane.places)
         if largest.places > self.max_step_tokens:
             message = f"must be at least {largest.places}, the places of lane {largest.name!r}"
@@ -127,7 +151,7 @@ class KVConfig(Section):
     """How keys are stored; the q types take less memory."""
     value_type: CacheType = Field(default="f16")
     """How values are stored; the q types take less memory and need flash attention."""
-    layout: Literal["auto", "paged", "partitioned"] = Field(default="auto")
+    layout: LayoutChoice = Field(default="auto")
     """How sequences share a lane's cells. paged: each takes what it needs, so that a long one can stand beside many
     short ones. partitioned: each has an equal part, and attention passes over its own cells only, which is faster on
     CPUs. auto is partitioned on a CPU if each part has 512 cells at least, else paged."""

@@ -83,6 +83,10 @@ class SchedulerConfig(Section):
     abort_after: Seconds | None = Field(default=0.015)
     """A step on the CPU is broken off for a more urgent request that would wait longer than so many seconds for its
     end; null never does that."""
+    handover: Literal["auto", "always", "never"] = Field(default="auto")
+    """Whether prompts are computed on lanes of role prefill, and their cells handed over to the lane of the output.
+    auto: if that saves time, as measured. always: all but short ones. never: lanes' roles have no effect. Without lanes
+    of role prefill it has no effect."""
     tenants: dict[str, TenantConfig] = Field(default={})
     """What each tenant may have, by its name."""
     other_tenants: TenantConfig = Field(default_factory=TenantConfig)

@@ -11,7 +11,8 @@ class Counters:
     """What happened since the start.
 
     `in_time` counts the finished requests that had their tokens as quickly as their level's target asks (goodput),
-    `rejected` refusals at submission by their reason, `parks` how often requests were parked by the way.
+    `rejected` refusals at submission by their reason, `parks` how often requests were parked by the way, `handovers`
+    how often one left the lane that had computed its prompt for another one.
     """
 
     admitted: int = 0
@@ -21,6 +22,7 @@ class Counters:
     failed: int = 0
     expired: int = 0
     restarts: int = 0
+    handovers: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0

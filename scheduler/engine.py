@@ -23,11 +23,13 @@ from llamalane.scheduler.handle import RequestHandle
 from llamalane.scheduler.intake import Intake, SubmitOptions
 from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.queue import Slot
+from llamalane.scheduler.reload import Changes, engine_changes, merge
 from llamalane.scheduler.request import Request
 from llamalane.scheduler.result import Result
 from llamalane.scheduler.rules import rules_of
 from llamalane.scheduler.scheduler import Scheduler
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, take_statistics
+from llamalane.streams import Grammar
 from llamalane.streams.llama import Context
 
 
@@ -125,10 +127,9 @@ class Engine:
         Never waits for capacity: raises `QueueFullError` at once when the queue is full, `PromptTooLongError` or
         `InvalidRequestError` for what can never be served, `EngineClosedError` or `LaneDownError` when nothing can be.
         """
-        if not isinstance(prompt, str):
-            return self.submit_tokens_nowait(prompt, **options)
         with self._reserve(options) as slots:
-            tokens = await self._parts().intake.tokenize(prompt)
+            tokens = await self._parts().intake.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+            await self._parts().intake.compile_for(options)
             return self._queue(tokens, slots, options)[0]
 
     async def submit_chat(
@@ -140,10 +141,11 @@ class Engine:
         """
         with self._reserve(options) as slots:
             tokens = await self._parts().intake.tokenize_chat(messages)
+            await self._parts().intake.compile_for(options)
             return self._queue(tokens, slots, options)[0]
 
     def submit_tokens_nowait(self, tokens: Sequence[int], **options: Unpack[SubmitOptions]) -> RequestHandle:
-        """Queue a request for a prompt of tokens. Raises what `submit` raises."""
+        """Queue a request for a prompt of tokens; its grammar has to be compiled. Raises what `submit` raises."""
         with self._reserve(options) as slots:
             return self._queue(list(tokens), slots, options)[0]
 
@@ -158,6 +160,7 @@ class Engine:
         """
         with self._reserve(options, len(ids)) as slots:
             tokens = await self._parts().intake.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+            await self._parts().intake.compile_for(options)
             return self._queue(tokens, slots, options, ids)
 
     async def submit_chat_choices(
@@ -166,7 +169,16 @@ class Engine:
         """Queue several requests for the answer to `messages`; as `submit_choices` otherwise."""
         with self._reserve(options, len(ids)) as slots:
             tokens = await self._parts().intake.tokenize_chat(messages)
+            await self._parts().intake.compile_for(options)
             return self._queue(tokens, slots, options, ids)
+
+    async def compile_grammar(self, grammar: Grammar) -> None:
+        """Compile a grammar before the first request that has it; it is kept as one of those that were used last.
+
+        Raises `InvalidRequestError` for one that cannot be used.
+        """
+        self._check_ready()
+        await self._parts().intake.compile(grammar)
 
     @property
     def most_choices(self) -> int:
@@ -192,6 +204,52 @@ class Engine:
     def queue(self) -> list[Explanation]:
         """Tell it of all requests: those that wait, in the order of their turns, then those that run."""
         return self._parts().scheduler.explain_all()
+
+    def cancel(self, request: RequestId) -> None:
+        """End a request: it leaves the queue at once, or its lane at the next step.
+
+        Whoever waits for it gets `RequestCancelledError`. Raises `KeyError` for one that neither waits nor runs.
+        """
+        scheduler = self._parts().scheduler
+        scheduler.cancel(scheduler.find(request))
+
+    def set_priority(self, request: RequestId, priority: int | str) -> None:
+        """Give a request that waits or runs another priority: a level from 1 (most urgent) to 5, or its name.
+
+        It counts from now on as if it had been submitted at it, at the time at which it was: while it waits, its
+        waiting so far goes on to count. Choices that have yet to start together with it get the same. Raises
+        `InvalidPriorityError`, and `KeyError` for a request that neither waits nor runs.
+        """
+        level = self.levels.parse(priority)
+        scheduler = self._parts().scheduler
+        scheduler.set_level(scheduler.find(request), level)
+
+    def pause_lane(self, name: str) -> None:
+        """Let a lane finish what runs on it and take nothing new, until it is resumed; may be repeated.
+
+        A request that was parked goes on on another lane, or waits. Raises `PoolError` for a name that no lane has.
+        """
+        parts = self._parts()
+        parts.scheduler.pause_lane(parts.machinery.pool.lane(name))
+
+    def resume_lane(self, name: str) -> None:
+        """Let a paused lane take requests again. Raises `PoolError` for a name that no lane has."""
+        parts = self._parts()
+        parts.scheduler.resume_lane(parts.machinery.pool.lane(name))
+
+    def reload(self, config: EngineConfig) -> Changes:
+        """Take over what of `config` can change while the engine runs, and tell what differs.
+
+        That is, under `scheduler`: `tenants`, `other_tenants`, `queue`, `target_itl` and `level_targets`. Whatever
+        waits or runs goes on. Raises `ConfigError`, and keeps all as it was, when the rest does not go together
+        with the settings that stay.
+        """
+        changes = engine_changes(self.config, config)
+        settings = merge(self.config.scheduler, config.scheduler)
+        self.config = self.config.model_copy(update={"scheduler": settings})
+        if self._running is not None:
+            self._running.scheduler.reload(settings)
+        return changes
 
     async def drain(self, patience: float | None = None) -> None:
         """Take no new requests, and wait until those that are there have ended.
@@ -279,7 +337,7 @@ class Engine:
             self._running.scheduler.release_all()
             self._running = None
         machinery.pool.check()
-        machinery.model.close()
+        machinery.close()
 
     @contextlib.contextmanager
     def _reserve(self, options: SubmitOptions, count: int = 1) -> Iterator[list[Slot[Request]]]:

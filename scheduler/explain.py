@@ -14,6 +14,7 @@ _ON_A_LANE = {
     RequestState.PARKING: "it is giving way, and will wait again",
     RequestState.LEAVING: "it has ended, and its lane has yet to drop it",
 }
+_HANDED_OVER = "its prompt is computed, and its cells are being saved for another lane"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Explanation:
     lane: str | None
     prompt_tokens: int
     generated_tokens: int
+    tenant: str = ""
 
 
 def explain_all(life: Lifecycle, rules: Rules, now: float) -> list[Explanation]:
@@ -65,19 +67,28 @@ def _explain(life: Lifecycle, rules: Rules, request: Request, now: float, positi
         level=request.level,
         position=position,
         effective_priority=rules.aging.effective(request.level, now - request.arrival),
-        reason=_ON_A_LANE.get(request.state) or _why_it_waits(life, rules, request, position or 0),
+        reason=_on_a_lane(request) or _why_it_waits(life, rules, request, position or 0),
         estimated_start=None if position is None else life.waits.estimated_wait(position, request.level, now),
         events=tuple((kind.value, time) for kind, time in request.events),
         lane=request.lane or None,
         prompt_tokens=len(request.tokens),
         generated_tokens=len(request.generated),
+        tenant=request.tenant,
     )
+
+
+def _on_a_lane(request: Request) -> str | None:
+    if request.state is RequestState.PARKING and request.handed_over:
+        return _HANDED_OVER
+    return _ON_A_LANE.get(request.state)
 
 
 def _why_it_waits(life: Lifecycle, rules: Rules, request: Request, position: int) -> str:
     pool = life.roster.pool
     if not any(lane.serving for lane in pool.lanes):
         return "no lane has a context just now"
+    if not any(lane.open for lane in pool.lanes):
+        return "every lane that has a context is paused"
     if position:
         return f"{position} more urgent or older requests, or other tenants' whose turn it is, go first"
     if not pool.free:
@@ -93,4 +104,6 @@ def _why_it_waits(life: Lifecycle, rules: Rules, request: Request, position: int
         return "it starts together with the other choices of its prompt, and there are too few places for all"
     if life.roster.lane_for(request, by_share=choice.by_share) is not None:
         return "it starts with the next step"
+    if not any(lane.free for lane in life.roster.roles.lanes_for(request)):
+        return "the lanes on which it could start have no free place"
     return "the lanes' KV cells, or the targets of more urgent requests, do not allow one more"

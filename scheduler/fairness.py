@@ -105,11 +105,17 @@ class Fairness:
     """The counters of all levels. `weights` gives each tenant's part of the service; those not named have weight 1."""
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        weights = dict(weights or {})
+        self._weights: dict[str, float] = {}
+        self.set_weights(weights or {})
+        self._levels = {level: TenantCounters(self._weights) for level in LEVELS}
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Divide by other weights from now on; what was counted before stays as it was counted."""
         for tenant, weight in weights.items():
             if not 0 < weight < math.inf:
                 raise ValueError(f"the weight of tenant {tenant!r} must be a number greater than 0; got {weight!r}")
-        self._levels = {level: TenantCounters(weights) for level in LEVELS}
+        self._weights.clear()
+        self._weights.update(weights)
 
     def at(self, level: Level) -> TenantCounters:
         """Return the counters of one level."""

@@ -16,7 +16,7 @@ Age = tuple[tuple[int, float], int]
 
 
 class Waiting(Protocol):
-    """What the queue has to know of a request. None of it changes, and two are equal only if they are the same."""
+    """What the queue has to know of a request. None of it changes while it waits; two are equal only if the same."""
 
     def __hash__(self) -> int: ...
 

@@ -16,7 +16,9 @@ from llamalane.errors import (
     RequestShedError,
     SupersededError,
 )
+from llamalane.ids import Level, RequestId
 from llamalane.scheduler.admission import Choice
+from llamalane.scheduler.config import SchedulerConfig
 from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.deadlines import Deadlines
 from llamalane.scheduler.events import Event, EventKind, Observer
@@ -26,7 +28,7 @@ from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
 from llamalane.scheduler.roster import Roster
-from llamalane.scheduler.rules import Rules
+from llamalane.scheduler.rules import Rules, bounds_of, limit_of, limits_of, targets_of, weights_of
 from llamalane.scheduler.supersede import LatestRequests
 from llamalane.scheduler.waits import WaitPredictor
 from llamalane.streams import Copied, LaneFailed, Parked, Parking, PoolLane, RowOutput, StepReport, StreamPool
@@ -49,7 +51,8 @@ class Lifecycle:
             may_shed=_may_be_shed,
             kept=lambda level: self.waits.returns.ask(level, clock.now()),
         )
-        self.roster = Roster(pool, rules.growth, rules.targets, rules.stowage)
+        self._targets = dict(rules.targets)
+        self.roster = Roster(pool, rules.growth, self._targets, rules.stowage, rules.handover)
         self.deadlines = Deadlines()
         self._foresight = Foresight(self.roster, rules.growth)
         self._limits = TenantLimits(rules.limits, rules.default_limit)
@@ -115,6 +118,29 @@ class Lifecycle:
             self.counters.cancelled += 1
             self.end(request, RequestCancelledError(f"request {request.id} was cancelled"))
 
+    def find(self, request_id: RequestId) -> Request:
+        """Return the request of that id; raises `KeyError` unless it waits or runs."""
+        request = self.queue.get(request_id) or self.roster.get(request_id)
+        if request is None or request.state not in UNFINISHED:
+            raise KeyError(request_id)
+        return request
+
+    def set_level(self, request: Request, level: Level) -> None:
+        """Give an unfinished request another level, as if it had been submitted at it; its waiting counts as before.
+
+        Choices that have yet to start together with it get the same.
+        """
+        for one in request.company:
+            key = self._rules.aging.key(level, one.arrival)
+            waits = one.id in self.queue
+            if waits:
+                self.queue.remove(one)
+                one.level, one.key = level, key
+                self.queue.requeue(one)
+            else:
+                self.roster.rank(one, level, key)
+            self.tell(EventKind.PRIORITIZED, one)
+
     def end(self, request: Request, error: LlamalaneError) -> None:
         """End a request that has not ended with an error, from outside its lane."""
         if request.state is RequestState.WAITING:
@@ -146,12 +172,20 @@ class Lifecycle:
                 self.counters.failed += 1
                 self.end(request, error)
 
+    def reload(self, settings: SchedulerConfig) -> None:
+        """Go by the limits, weights, bounds and targets of `settings` from now on; nothing that is there ends."""
+        self.queue.bounds = bounds_of(settings)
+        self.queue.fairness.set_weights(weights_of(settings))
+        self._limits.set_limits(limits_of(settings), limit_of(settings.other_tenants), self._clock.now())
+        self._targets.update(targets_of(settings))
+
     # From the scheduler
 
     def admit(self, choice: Choice[Request], lane: PoolLane) -> None:
         """Let a waiting request run on `lane`, which has room for it."""
         request, now = choice.request, self._clock.now()
-        self._rules.admission.admitted(choice)
+        if not request.handed_over:  # else it was counted when it got its first place
+            self._rules.admission.admitted(choice)
         self.queue.remove(request)
         self._forget_saved(request)
         request.sheltered = request.sheltered or choice.by_share
@@ -181,6 +215,7 @@ class Lifecycle:
         now = self._clock.now()
         ledger = self.roster.ledgers[report.lane]
         ledger.observe(report, now)
+        self.roster.roles.observe(report)
         if report.times is not None:
             self.note(Event(report.times.begin, EventKind.STEP, lane=report.lane, step=report.step))
         for request_id in report.started:
@@ -229,7 +264,8 @@ class Lifecycle:
         request.note_parked(parked)
         self.roster.note_parked(request)
         self.queue.requeue(request)
-        self.tell(EventKind.PARKED, request)
+        self.counters.handovers += request.handed_over
+        self.tell(EventKind.HANDED_OVER if request.handed_over else EventKind.PARKED, request)
 
     def _on_copied(self, request: Request, copied: Copied) -> None:
         """Take back what was counted as cached and is not: it has gone before the request could have it."""
@@ -261,11 +297,14 @@ class Lifecycle:
         if request.since_join == 1 and request.state is RequestState.RUNNING and request.lease is not None:
             request.lease.note_computed()
         if finish is None:
+            if self.roster.roles.hands_over(request):
+                self.waits.observe_release(request.id, now, finished=False)
+                self.roster.hand_over(request)
             return
         self.counters.finished += 1
         self._rules.growth.observe(request.level, len(request.generated))
         result = request.result(finish, now)
-        if result.timings.per_token <= self._rules.targets[request.level]:
+        if result.timings.per_token <= self._targets[request.level]:
             self.counters.in_time += 1
         self._conclude(request, result)
         if not output.ended:  # a stop string, which the lane does not know of
@@ -274,6 +313,7 @@ class Lifecycle:
     def _restart(self, request: Request, error: LlamalaneError) -> None:
         if request.state is RequestState.RUNNING or request.gives_way:
             request.restarts += 1
+        request.handed_over = False
         if request.restarts >= MAX_RESTARTS and not self.roster.down:
             self.counters.failed += 1
             request.move(RequestState.DONE)
@@ -290,7 +330,7 @@ class Lifecycle:
     def _supersede(self, request: Request) -> None:
         if request.supersede is None:
             return
-        older = self._latest.replace(request.tenant, request.supersede, request)
+        older = self._latest.replace(request.scope, request.supersede, request)
         if older is not None and older.state in UNFINISHED:
             self.counters.cancelled += 1
             self.end(older, SupersededError(older.id, request.id))

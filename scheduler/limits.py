@@ -91,6 +91,15 @@ class _Account:
         if per_minute is not None:
             self.full_at = max(self.full_at, now) + tokens * MINUTE / per_minute
 
+    def change_rate(self, before: int | None, after: int | None, now: float) -> None:
+        """Let the bucket hold, and fill up with, another number of tokens a minute; it lacks as many as it did."""
+        if before is None or after is None:
+            self.full_at = -math.inf
+            for permit in self.permits:  # nothing is left of what they were charged, or they never were
+                permit.tokens = 0
+        else:
+            self.full_at = now + max(self.full_at - now, 0.0) * before / after
+
 
 class TenantLimits:
     """Keeps every tenant within its limit: its own, or `default`.
@@ -111,6 +120,18 @@ class TenantLimits:
     def __len__(self) -> int:
         """Return how many tenants are remembered."""
         return len(self._accounts)
+
+    def set_limits(self, limits: Mapping[str, TenantLimit], default: TenantLimit, now: float) -> None:
+        """Go by other limits from now on. What was used of a minute's tokens stays used; nothing under way ends."""
+        before = {tenant: self.limit(tenant).tokens_per_minute for tenant in self._accounts}
+        self._limits, self._default = dict(limits), default
+        for tenant, account in self._accounts.items():
+            account.change_rate(before[tenant], self.limit(tenant).tokens_per_minute, now)
+        self._closing.clear()
+        for tenant, account in self._accounts.items():
+            account.closing = False
+            self._close(tenant, account)
+        self._forget(now)
 
     def limit(self, tenant: str) -> TenantLimit:
         """Return a tenant's limit."""

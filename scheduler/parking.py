@@ -57,7 +57,7 @@ class ParkingCosts:
         """
         if can_pause and self._fixed in (None, Parking.PAUSE):
             return Parking.PAUSE
-        if not self._fits(cells) or self._fixed is Parking.RECOMPUTE:
+        if not self.fits(cells) or self._fixed is Parking.RECOMPUTE:
             return Parking.RECOMPUTE
         if self._fixed is Parking.SWAP:
             return Parking.SWAP
@@ -83,5 +83,6 @@ class ParkingCosts:
         """Return how long computing so many tokens is likely to take."""
         return tokens * (token_seconds or _COMPUTE_GUESS)
 
-    def _fits(self, cells: int) -> bool:
+    def fits(self, cells: int) -> bool:
+        """Return whether there is host memory for so many cells, as far as it is known how large they are."""
         return self._swap_bytes > 0 and self.store.reserved_bytes + self.size(cells) <= self._swap_bytes

@@ -27,6 +27,7 @@ from llamalane.streams import (
     SavedCells,
     SharedPrefix,
 )
+from llamalane.streams.llama import CompiledGrammar, Following
 
 BLOCK = 32
 """So many KV cells are reserved at a time for a request that grows."""
@@ -113,7 +114,8 @@ class Request:
         tokens: the prompt.
         sampling: how tokens are chosen; its seed is set.
         max_tokens: the most tokens that it may get, already cut to what fits a sequence, unless it has a `shift`.
-        tenant: only requests of the same tenant share cells.
+        tenant: whose it is.
+        cache_salt: only requests of the same tenant with the same salt share cells.
         key: its place in the order of waiting; kept when it has to wait again.
         order: counts submissions: equal keys go first come, first served.
         deadline: the moment at which it is dropped, None for never; `deadline_after` is the same, in seconds from
@@ -126,11 +128,13 @@ class Request:
         since_join: tokens generated since it was put on its present lane.
         shift: how it goes on when its sequence is full; None where it ends there, or before.
         dropped: tokens that its sequence has lost in this way.
+        grammar: what its output follows.
         supersede: a key: a newer request of the same tenant with it ends this one.
         gang: the requests that start together with it.
         permit: what its tenant is charged for it.
         events: what happened to it, and when.
         gives_way: whether it ran when its lane was told to park it; else it was paused.
+        handed_over: whether it is on its way from a lane for prompts to another one, being parked for that or waiting.
         parks: how often it was parked; `parks_in_a_row` without having got on in between.
     """
 
@@ -162,11 +166,14 @@ class Request:
     share: SharedPrefix | None = None
     shift: ContextShift | None = None
     dropped: int = 0
+    cache_salt: str = ""
+    grammar: CompiledGrammar | None = None
     supersede: str | None = None
     gang: Gang[Request] | None = None
     permit: TenantPermit | None = None
     events: list[tuple[EventKind, float]] = field(default_factory=list)
     gives_way: bool = False
+    handed_over: bool = False
     parks: int = 0
     parks_in_a_row: int = 0
     delivery: Delivery = field(default_factory=Delivery)
@@ -175,6 +182,11 @@ class Request:
     def prompt_tokens(self) -> int:
         """The length of its prompt in tokens."""
         return len(self.tokens)
+
+    @property
+    def scope(self) -> str:
+        """Only requests of the same scope share cells."""
+        return f"{self.tenant}\0{self.cache_salt}" if self.cache_salt else self.tenant
 
     @property
     def company(self) -> list[Request]:
@@ -233,6 +245,7 @@ class Request:
         assert self.lease is not None
         assert self.sampling.seed is not None
         self.since_join = 0
+        self.handed_over = False
         saved, self.saved = self.saved, None
         shared = self.share.length if self.share is not None else 0
         self.reused = saved.length if saved is not None else max(self.lease.cached, shared)
@@ -251,6 +264,7 @@ class Request:
             saved=saved,
             sheltered=self.sheltered,
             share=self.share,
+            following=None if self.grammar is None else Following(self.grammar, tuple(self.generated)),
         )
 
     def cells_to_fill(self) -> int:
@@ -270,9 +284,11 @@ class Request:
 
     def note_parked(self, parked: Parked) -> None:
         """Take note of what its lane says of its cells, now that it is parked."""
-        self.parks += self.gives_way
-        self.parks_in_a_row += self.gives_way
+        if self.gives_way and not self.handed_over:
+            self.parks += 1
+            self.parks_in_a_row += 1
         self.saved = parked.saved
+        self.handed_over = self.handed_over and self.saved is not None
         if self.lease is not None:
             self.lease.settle(parked.computed)
 

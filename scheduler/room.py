@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llamalane.scheduler.displacement import DisplacementPolicy
@@ -50,7 +50,8 @@ class RoomMaker:
 
         `open_places` are the free places that it may take; further ones are kept for others. One is parked at least.
         """
-        running = [one for one in self._roster if _can_be_parked(one) and one.lease and one.lease.lane.serving]
+        lanes = self._roster.roles.lanes_for(request)
+        running = [one for one in self._roster if _can_be_parked(one) and one.lease and _is_open(one.lease.lane, lanes)]
         victims = self._policy.victims(request.level, running, self._loss)
         for name in dict.fromkeys(victim.lane for victim in victims):
             ledger = self._roster.ledgers[name]
@@ -62,7 +63,7 @@ class RoomMaker:
     def feed(self, ledger: LaneLedger) -> None:
         """Let the rows of a lane grow that run short of cells, the oldest first, and keep its most urgent in time."""
         for request in sorted(filter(_can_be_parked, ledger.running.values()), key=lambda request: request.order):
-            if request.state is RequestState.RUNNING and request.runs_short:
+            if request.state is RequestState.RUNNING and request.runs_short and self._roster.roles.grows(request):
                 self._grow(request, ledger)
         self._keep_time(ledger)
 
@@ -163,3 +164,8 @@ def _need(request: Request, lane: PoolLane) -> _Need:
 
 def _can_be_parked(request: Request) -> bool:
     return request.state is RequestState.RUNNING
+
+
+def _is_open(lane: PoolLane, lanes: Sequence[PoolLane]) -> bool:
+    """Return whether a lane takes requests, and is one of `lanes`."""
+    return lane.open and any(lane is one for one in lanes)

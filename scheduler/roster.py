@@ -7,25 +7,34 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from llamalane.ids import Level, RequestId, SequenceId
 from llamalane.scheduler.growth import GrowingRow, GrowthPredictor
+from llamalane.scheduler.handover import HandoverPolicy
+from llamalane.scheduler.lane_roles import LaneRoles
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.placement import best_lane
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.stowage import Stowage
-from llamalane.streams import Grant, LaneFailed, Leave, Park, Parking, PoolLane, SharedPrefix, StreamPool, Trim
+from llamalane.streams import Grant, LaneFailed, Leave, Park, Parking, PoolLane, Rank, SharedPrefix, StreamPool, Trim
 
 
 class Roster:
     """The requests that hold places or cells of `pool`, and what their lanes have yet to be told."""
 
     def __init__(
-        self, pool: StreamPool, growth: GrowthPredictor, targets: Mapping[Level, float], stowage: Stowage
+        self,
+        pool: StreamPool,
+        growth: GrowthPredictor,
+        targets: Mapping[Level, float],
+        stowage: Stowage,
+        handover: HandoverPolicy | None = None,
     ) -> None:
         self.pool = pool
         self.stowage = stowage
         self.ledgers = {lane.name: LaneLedger(lane, targets) for lane in pool.lanes}
+        self.roles = LaneRoles(self.ledgers, handover)
         self._growth = growth
         self._running: Counter[Level] = Counter()
         self._paused: dict[RequestId, Request] = {}
+        self._handed_over: dict[RequestId, Request] = {}
 
     def __contains__(self, request: RequestId) -> bool:
         return any(request in ledger.running or request in ledger.parking for ledger in self.ledgers.values())
@@ -34,6 +43,11 @@ class Roster:
         for ledger in self.ledgers.values():
             yield from ledger.running.values()
             yield from ledger.parking.values()
+
+    def get(self, request: RequestId) -> Request | None:
+        """Return the request of that id which a lane computes or is to park, None when there is none."""
+        found = (ledger.get(request) for ledger in self.ledgers.values())
+        return next((one for one in found if one is not None), None)
 
     @property
     def running(self) -> Mapping[Level, int]:
@@ -44,6 +58,11 @@ class Roster:
     def down(self) -> bool:
         """Whether every lane has given up."""
         return all(ledger.down for ledger in self.ledgers.values())
+
+    @property
+    def next_handed_over(self) -> Request | None:
+        """The most urgent of the waiting requests that were handed over, None when there is none."""
+        return min(self._handed_over.values(), key=lambda request: (request.key, request.order), default=None)
 
     def ledger(self, request: Request) -> LaneLedger:
         """Return the books of the lane that a request is on."""
@@ -74,19 +93,19 @@ class Roster:
 
     def lanes_open_to(self, request: Request, *, by_share: bool) -> list[PoolLane]:
         """Return the lanes that a request would not overload, whether or not they have room for it just now."""
-        return [lane for lane in self.pool.lanes if self._welcomes(lane, request, by_share)]
+        return [lane for lane in self.roles.lanes_for(request) if self._welcomes(lane, request, by_share)]
 
     def start(self, request: Request, lane: PoolLane) -> None:
         """Give a waiting request a place on `lane`, or the one back on which it was paused, and tell the lane."""
         ledger = self.ledgers[lane.name]
         self._paused.pop(request.id, None)
+        self._handed_over.pop(request.id, None)
         request.share = None
-        if request.lease is not None and (
-            request.lease.lane is not lane or not request.lease.resume_nowait(request.next_cells)
-        ):
+        cells = self.roles.first_cells(request, lane)
+        if request.lease is not None and (request.lease.lane is not lane or not request.lease.resume_nowait(cells)):
             self._give_up_cells(request)
         if request.lease is None:
-            self._acquire(request, ledger)
+            self._acquire(request, ledger, cells)
         assert request.lease is not None
         self.stowage.carry_out(ledger, request.lease.changes)
         request.lane = lane.name
@@ -95,12 +114,12 @@ class Roster:
         ledger.running[request.id] = request
         ledger.edit(request.join())
 
-    def _acquire(self, request: Request, ledger: LaneLedger) -> None:
+    def _acquire(self, request: Request, ledger: LaneLedger, cells: int) -> None:
         """Lease a place on a lane, after what is kept of the prompt elsewhere has been put back there."""
         if request.saved is None:
             self.stowage.bring_back(request, ledger)
         tokens = _tokens_to_find(request)
-        lease = self.pool.acquire_nowait(tokens, cells=request.next_cells, scope=request.tenant, lane=ledger.lane)
+        lease = self.pool.acquire_nowait(tokens, cells=cells, scope=request.scope, lane=ledger.lane)
         if lease.share is not None:
             sequence, length = lease.share.sequence, lease.share.length
             request.share = SharedPrefix(sequence, length, _leader(sequence, ledger))
@@ -115,6 +134,15 @@ class Roster:
         self.stowage.carry_out(ledger, request.lease.changes)
         ledger.edit(Grant(request.id, request.lease.cells))
         return True
+
+    def rank(self, request: Request, level: Level, key: tuple[int, float]) -> None:
+        """Give a request that holds a place or cells another level and key, and tell its lane."""
+        ledger = self.ledger(request)
+        if request.id in ledger.running:
+            self._running[request.level] -= 1
+            self._running[level] += 1
+            ledger.edit(Rank(request.id, level, (*key, request.order)))
+        request.level, request.key = level, key
 
     def park(self, request: Request, how: Parking) -> None:
         """Take a running request's place, or a paused one's cells, and tell its lane; it waits once that is done."""
@@ -133,16 +161,24 @@ class Roster:
             request.lease = None
         request.move(RequestState.PARKING)
 
+    def hand_over(self, request: Request) -> None:
+        """Take a request off a lane for prompts, with its cells, to go on elsewhere; it waits once that is done."""
+        self.park(request, Parking.SWAP)
+        request.handed_over = True
+
     def note_parked(self, request: Request) -> None:
         """Take note that a request waits now, after its lane has confirmed."""
         del self.ledger(request).parking[request.id]
         request.move(RequestState.WAITING)
         if request.lease is not None:
             self._paused[request.id] = request
+        if request.handed_over:
+            self._handed_over[request.id] = request
 
     def forget(self, request: Request) -> None:
         """Give up the cells of a waiting request, wherever they are."""
         self._paused.pop(request.id, None)
+        self._handed_over.pop(request.id, None)
         request.saved = None
         if request.lease is not None:
             self._give_up_cells(request)
@@ -194,6 +230,8 @@ class Roster:
             return True
         if not (by_share or request.sheltered) and not ledger.admits(request.level):
             return False
+        if self.roles.prefills(lane):  # nobody grows there
+            return True
         others = [one for one in request.company if one is not request]
         rows = [*map(_row, ledger.running.values()), *(_row(one, _beside(one, lane)) for one in others)]
         shared = request.next_cells - cells_needed([request], lane)
@@ -231,7 +269,7 @@ def cells_needed(company: Sequence[Request], lane: PoolLane) -> int:
     """Return by how much a lane's room shrinks when these requests, which have one prompt, start there."""
     first = company[0]
     region = lane.region
-    need = region.need(_tokens_to_find(first), first.next_cells, first.tenant)
+    need = region.need(_tokens_to_find(first), first.next_cells, first.scope)
     return need + sum(one.next_cells - _beside(one, lane) for one in company[1:])
 
 
@@ -257,8 +295,6 @@ def _row(request: Request, shared: int | None = None) -> GrowingRow:
     """Return what a request will need for itself; `shared` of its cells count elsewhere."""
     if shared is None:
         assert request.lease is not None
-        held = request.lease.lane.region.own(request.lease.sequence)
-    else:
-        held = request.next_cells - shared
+        shared = request.lease.cells - request.lease.lane.region.own(request.lease.sequence)
     most = len(request.generated) + request.cells - request.length
-    return GrowingRow(request.level, held, len(request.generated), most)
+    return GrowingRow(request.level, request.length - shared, len(request.generated), most)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from llamalane.ids import Level
 from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.archive import Archive
-from llamalane.scheduler.config import EngineConfig, TenantConfig
+from llamalane.scheduler.config import EngineConfig, SchedulerConfig, TenantConfig
+from llamalane.scheduler.config_roles import hands_over
 from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.growth import GrowthPredictor
+from llamalane.scheduler.handover import HandoverPolicy, LaneRole
 from llamalane.scheduler.limits import TenantLimit
 from llamalane.scheduler.parking import ParkingCosts
 from llamalane.scheduler.priority import LEVELS, Aging
@@ -36,6 +38,7 @@ class Rules:
         bounds: how much may wait.
         limits: what each tenant may have under way, `default_limit` for those that are not named.
         weights: how much of the service each tenant should get, 1 for those that are not named.
+        handover: which prompts are computed on another lane than their outputs; None where lanes have no roles.
     """
 
     aging: Aging
@@ -50,6 +53,7 @@ class Rules:
     limits: Mapping[str, TenantLimit]
     default_limit: TenantLimit
     weights: Mapping[str, float]
+    handover: HandoverPolicy | None = None
 
 
 def rules_of(config: EngineConfig, *, can_swap: bool = True, archive: Archive | None = None) -> Rules:
@@ -67,19 +71,45 @@ def rules_of(config: EngineConfig, *, can_swap: bool = True, archive: Archive | 
         costs=costs,
         stowage=Stowage(costs, archive),
         growth=GrowthPredictor(),
-        targets={level: settings.target_of(level) for level in LEVELS},
+        targets=targets_of(settings),
         abort_after=settings.abort_after,
-        bounds=QueueBounds(
-            settings.queue.max_requests,
-            settings.queue.max_tokens,
-            settings.by_level(settings.queue.reserve),
-            shed=settings.queue.overflow == "shed",
-        ),
-        limits={name: _limit(tenant) for name, tenant in settings.tenants.items()},
-        default_limit=_limit(settings.other_tenants),
-        weights={name: tenant.weight for name, tenant in settings.tenants.items()},
+        bounds=bounds_of(settings),
+        limits=limits_of(settings),
+        default_limit=limit_of(settings.other_tenants),
+        weights=weights_of(settings),
+        handover=_handover_of(config, costs),
     )
 
 
-def _limit(tenant: TenantConfig) -> TenantLimit:
+def targets_of(settings: SchedulerConfig) -> dict[Level, float]:
+    """Return for each level how many seconds there should be at most between two tokens."""
+    return {level: settings.target_of(level) for level in LEVELS}
+
+
+def bounds_of(settings: SchedulerConfig) -> QueueBounds:
+    """Return how much may wait."""
+    queue = settings.queue
+    reserve = settings.by_level(queue.reserve)
+    return QueueBounds(queue.max_requests, queue.max_tokens, reserve, shed=queue.overflow == "shed")
+
+
+def limits_of(settings: SchedulerConfig) -> dict[str, TenantLimit]:
+    """Return what each tenant may have that is named."""
+    return {name: limit_of(tenant) for name, tenant in settings.tenants.items()}
+
+
+def weights_of(settings: SchedulerConfig) -> dict[str, float]:
+    """Return the weight of each tenant that is named."""
+    return {name: tenant.weight for name, tenant in settings.tenants.items()}
+
+
+def limit_of(tenant: TenantConfig) -> TenantLimit:
+    """Return what a tenant may have."""
     return TenantLimit(tenant.concurrent, tenant.tokens_per_minute, tenant.weight)
+
+
+def _handover_of(config: EngineConfig, costs: ParkingCosts) -> HandoverPolicy | None:
+    if not hands_over(config):
+        return None
+    roles = {lane.name: LaneRole(lane.role) for lane in config.streams.lanes}
+    return HandoverPolicy(roles, costs, always=config.scheduler.handover == "always")

@@ -14,6 +14,7 @@ from llamalane.clock import Clock
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.admission import Choice
+from llamalane.scheduler.config import SchedulerConfig
 from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.doorbell import Doorbell
 from llamalane.scheduler.events import Event, EventKind, Observer
@@ -84,11 +85,12 @@ class Scheduler:
     def most_choices(self) -> int:
         """How many requests can start together on one lane, whatever their level."""
         reserved = self.rules.admission.reserved
-        return max(1, max(lane.region.places for lane in self.pool.lanes) - reserved)
+        return max(1, max(lane.region.places for lane in self._roster.roles.homes) - reserved)
 
     def can_start_together(self, requests: Sequence[Request]) -> bool:
         """Return whether some lane has KV cells for all of these requests at once, if nothing else ran there."""
-        return sum(one.next_cells for one in requests) <= max(lane.region.cells for lane in self.pool.lanes)
+        largest = max(lane.region.cells for lane in self._roster.roles.homes)
+        return sum(one.next_cells for one in requests) <= largest
 
     @property
     def idle(self) -> bool:
@@ -116,6 +118,30 @@ class Scheduler:
     def cancel(self, request: Request) -> None:
         """End a request for its client's sake; nothing happens when it has ended."""
         self._life.cancel(request)
+        self._wake()
+
+    def find(self, request: RequestId) -> Request:
+        """Return the request of that id; raises `KeyError` unless it waits or runs."""
+        return self._life.find(request)
+
+    def set_level(self, request: Request, level: Level) -> None:
+        """Give an unfinished request another level, as if it had been submitted at it; its waiting counts as before."""
+        self._life.set_level(request, level)
+        self._wake()
+
+    def pause_lane(self, lane: PoolLane) -> None:
+        """Let a lane finish what runs on it and take nothing new, until `resume_lane`; may be repeated."""
+        self.pool.withhold(lane)
+        self._wake()
+
+    def resume_lane(self, lane: PoolLane) -> None:
+        """Let a paused lane take requests again; nothing happens when it is not paused."""
+        self.pool.lend(lane)
+        self._wake()
+
+    def reload(self, settings: SchedulerConfig) -> None:
+        """Go by the limits, weights, bounds and targets of `settings` from now on; nothing that is there ends."""
+        self._life.reload(settings)
         self._wake()
 
     def end_all(self, error: LlamalaneError) -> None:
@@ -179,17 +205,32 @@ class Scheduler:
 
     def _next(self) -> tuple[Choice[Request], PoolLane] | None:
         """Return who starts next, and where: on a free place, or else in the room of somebody less urgent."""
-        choice = self.rules.admission.choose(self.queue, self.pool.free, self.running)
-        if choice is not None and self._has_places(choice.request):
-            lane = self._room.find_room(choice.request, by_share=choice.by_share)
-            if lane is not None:
-                return choice, lane
+        for choice in self._choices():
+            if self._has_places(choice.request):
+                lane = self._room.find_room(choice.request, by_share=choice.by_share)
+                if lane is not None:
+                    return choice, lane
         urgent = self.rules.admission.most_urgent(self.queue)
         if urgent is not None:
             lane = self._room.make_room(urgent.request, self._open_places(urgent.request.level))
             if lane is not None:
                 return urgent, lane
         return None
+
+    def _choices(self) -> list[Choice[Request]]:
+        """Return who may start on a free place: whom admission chooses, and the first of those who were handed over.
+
+        These were admitted before: they wait behind nobody who came later or is less urgent, and are not counted again.
+        """
+        choice = self.rules.admission.choose(self.queue, self.pool.free, self.running)
+        returning = self._roster.next_handed_over
+        if choice is None or returning is None or returning.level > choice.open_to:
+            return [] if choice is None else [choice]
+        if choice.request.handed_over:
+            choice = replace(choice, by_share=False)
+        goes_on = Choice(returning, by_share=False, open_to=choice.open_to)
+        first, other = choice.request, goes_on.request
+        return [choice, goes_on] if choice.by_share or _precedes(first, other) else [goes_on, choice]
 
     def _has_places(self, request: Request) -> bool:
         """Return whether so many places are free for a request's level as start together."""
@@ -226,3 +267,8 @@ class Scheduler:
     def _wake(self) -> None:
         if self._doorbell is not None:
             self._doorbell.ring()
+
+
+def _precedes(one: Request, other: Request) -> bool:
+    """Return whether a request is more urgent than another one, or as urgent and older."""
+    return (one.key, one.order) < (other.key, other.order)

@@ -33,6 +33,7 @@ class LaneStatistics:
         priority_enforced: whether the device itself runs more urgent streams first.
         serving: whether it has a context.
         down: whether it has given up for good.
+        paused: whether it finishes what runs on it and takes nothing new, as was asked for.
         running: requests that hold a place on it.
         decode_seconds, sample_seconds, idle_seconds: where its time went since the start; idle is the time between
             steps while there was work.
@@ -60,6 +61,7 @@ class LaneStatistics:
     paused_cells: int
     kept_cells: int
     evictions: int
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +125,5 @@ def _lane(ledger: LaneLedger) -> LaneStatistics:
         paused_cells=region.paused,
         kept_cells=region.kept,
         evictions=region.evictions,
+        paused=lane.withheld,
     )

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 from llamalane.bench.simulator.lane import Moment, SimulatedLane
+from llamalane.bench.simulator.places import Places
 from llamalane.bench.simulator.request import Picoseconds, seconds
 from llamalane.bench.simulator.row import Row
+from llamalane.bench.simulator.steadiness import SimulatedLedger, is_steady
+from llamalane.bench.simulator.views import view_of_lane
 from llamalane.ids import Level, PlanVersion, RequestId, SequenceId, StepNumber
-from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.request import Request
 from llamalane.streams import (
+    FinishReason,
     Grant,
     Join,
     Park,
     Parking,
-    PoolLane,
     RowOutput,
     SamplingParameters,
     StepReport,
@@ -28,42 +30,50 @@ _SEQUENCE = SequenceId(0)
 _TOKEN = 0
 
 
-class _Backend(NamedTuple):
-    max_step_tokens: int
+class _Times:
+    __slots__ = ("decode",)
+    sample = idle = 0.0
+
+    def __init__(self, decode: float) -> None:
+        self.decode = decode
 
 
-class _LedgerLane(NamedTuple):
-    """What a ledger asks of its lane."""
+class _Report:
+    """What a ledger asks of a report on a step; made a million times, and quicker than a real one.
 
-    name: str
-    backend: _Backend
+    Of the rows that got a token, only those are told that have ended, or had lost a step before.
+    """
 
+    __slots__ = ("decode_rows", "outputs", "prefill_tokens", "step", "times", "version")
+    abandoned = False
 
-class _Times(NamedTuple):
-    decode: float
-    sample: float = 0.0
-    idle: float = 0.0
-
-
-class _Report(NamedTuple):
-    """What a ledger asks of a report on a step; made a million times, and quicker than a real one."""
-
-    step: StepNumber
-    version: PlanVersion
-    outputs: Sequence[RowOutput]
-    decode_rows: int
-    prefill_tokens: int
-    times: _Times
-    abandoned: bool = False
+    def __init__(
+        self,
+        step: StepNumber,
+        version: PlanVersion,
+        outputs: Sequence[RowOutput],
+        decode_rows: int,
+        prefill_tokens: int,
+        times: _Times,
+    ) -> None:
+        self.step = step
+        self.version = version
+        self.outputs = outputs
+        self.decode_rows = decode_rows
+        self.prefill_tokens = prefill_tokens
+        self.times = times
 
 
 class LaneBooks:
-    """What the scheduler knows of one lane, and the changes that it has yet to tell the lane."""
+    """What the scheduler knows of one lane, and the changes that it has yet to tell the lane.
 
-    def __init__(self, lane: SimulatedLane, targets: Mapping[Level, float]) -> None:
+    `places` are those of all lanes.
+    """
+
+    def __init__(self, lane: SimulatedLane, targets: Mapping[Level, float], places: Places) -> None:
         self.lane = lane
         # The ledger looks at a few attributes of its requests, which rows have as well.
-        self.ledger = LaneLedger(cast(PoolLane, _LedgerLane(str(lane.index), _Backend(lane.max_step_tokens))), targets)
+        self.ledger = SimulatedLedger(view_of_lane(lane, places), targets)
         self._targets = targets
         self._joining: list[Row] = []
         self._leaving: list[Row] = []
@@ -88,7 +98,7 @@ class LaneBooks:
 
         There are always enough; what comes of it is a new plan, with a prefill budget for the present moment.
         """
-        for row in self.lane.gained:
+        for row in self.lane.gained_last:
             if row.id in self.ledger.running and row.grows():
                 self.ledger.edit(Grant(row.id, row.length))
 
@@ -111,7 +121,7 @@ class LaneBooks:
     def begin(self, time: Picoseconds) -> None:
         """Let the lane carry out the plan that lies there and go on."""
         self._parked += self.lane.start(time)
-        if self.lane.steps > 1 and not self._steady():
+        if self.lane.steps > 1 and not is_steady(self.lane, self.ledger, self._targets):
             self.lane.cut()
 
     def take_parked(self) -> list[Row]:
@@ -122,16 +132,27 @@ class LaneBooks:
     def settle(self, now: Moment) -> None:
         """Take note of the steps that are over `now`, while others of the same run are not."""
         if self.lane.settle(now):
-            self.observe(self.lane.begin, self.lane.rows)
+            self.observe(self.lane.begin, self.lane.gained)
 
-    def observe(self, time: Picoseconds, gained: Sequence[Row]) -> None:
-        """Take note of the steps that have ended, the last of them at `time`."""
+    def observe(self, time: Picoseconds, gained: Sequence[Row], ended: Sequence[Row] = ()) -> None:
+        """Take note of the steps that are over, the last of them at `time`.
+
+        In these, `gained` got tokens; of them, `ended` got their last ones.
+        """
         lane = self.lane
-        for duration in lane.durations[:-1]:
-            self.ledger.model.observe(self._report(duration))
-        told = [row.id for row in gained if row.id in self._interrupted] if self._interrupted else []
-        self._interrupted.difference_update(told)
-        self.ledger.observe(self._report(lane.durations[-1], told), seconds(time))
+        *before, last = lane.steps_over
+        if before:
+            report, learn = self._report(last), self.ledger.model.observe
+            for duration, rows in before:
+                report.times.decode = seconds(duration)
+                report.decode_rows = rows
+                learn(cast(StepReport, report))
+        outputs = [RowOutput(row.id, _TOKEN, FinishReason.LENGTH) for row in ended]
+        if self._interrupted:
+            told = [row.id for row in gained if row.id in self._interrupted]
+            self._interrupted.difference_update(told)
+            outputs += [RowOutput(request, _TOKEN) for request in told]
+        self.ledger.observe(cast(StepReport, self._report(last, outputs)), seconds(time))
 
     def observe_abandoned(self, time: Picoseconds) -> None:
         """Take note that the step under way was broken off at `time`."""
@@ -144,7 +165,8 @@ class LaneBooks:
         `successors` tells that requests wait for places.
         """
         now = seconds(time)
-        step = self.ledger.step_to_abandon(now, abort_after)
+        # Only for one that is about to join; nobody here leaves before its end.
+        step = self.ledger.step_to_abandon(now, abort_after) if self._joining else None
         if step is not None:
             self._interrupted.update(row.id for row in self.ledger)
             self._interrupted.difference_update(row.id for row in self._joining)
@@ -157,32 +179,11 @@ class LaneBooks:
         self._leaving.clear()
         return True, step is not None
 
-    def _steady(self) -> bool:
-        """Return whether the run of steps that has begun can tell the scheduler nothing that changes its plan.
-
-        It sets rows aside, and lets others wait, when steps with one row more become longer than the most urgent rows
-        may wait for a token. What it expects of these follows the steps that it hears of, but for half as much again
-        at most.
-        """
-        lane, model = self.lane, self.ledger.model
-        if lane.last_duration == lane.duration:
-            return True
-        rows, last = len(lane.rows), seconds(lane.last_duration)
-        rise = max(0.0, last - model.decode_seconds(rows))
-        target = self._targets[min([row.level for row in lane.rows])]
-        return max(1.5 * last, model.decode_seconds(rows + 1) + 1.5 * rise) <= target
-
-    def _report(self, duration: Picoseconds, told: Sequence[RequestId] = ()) -> StepReport:
-        lane = self.lane
-        report = _Report(
-            step=StepNumber(lane.steps_done),
-            version=self._version,
-            outputs=[RowOutput(request, _TOKEN) for request in told],
-            decode_rows=lane.decode_rows,
-            prefill_tokens=lane.prefill_tokens,
-            times=_Times(seconds(duration)),
-        )
-        return cast(StepReport, report)
+    def _report(self, step: tuple[Picoseconds, int], outputs: Sequence[RowOutput] = ()) -> _Report:
+        duration, decode_rows = step
+        number = StepNumber(self.lane.steps_done)
+        times = _Times(seconds(duration))
+        return _Report(number, self._version, outputs, decode_rows, self.lane.prefill_tokens, times)
 
 
 def _join(row: Row) -> Join:

@@ -11,16 +11,17 @@ displaced again. A plan that arrives meanwhile cuts the run short at the end of 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from llamalane.bench.simulator.equal_steps import EqualSteps, Pace
 from llamalane.bench.simulator.passes import Part, Pass, passes_of
 from llamalane.bench.simulator.request import Picoseconds
 from llamalane.bench.simulator.row import Row
 from llamalane.errors import LlamalaneError
 from llamalane.ids import PlanVersion
+from llamalane.scheduler.pacing import SMALLEST_CHUNK
 from llamalane.streams import StepPlan, StepShare
 
 
@@ -41,6 +42,9 @@ class Moment(NamedTuple):
     time: Picoseconds
     lane: int
 
+
+_WORTH_IT = 4
+"""A run with a prompt has at least so many steps; fewer are computed as quickly one by one."""
 
 ARRIVALS = -1
 """Stands for a lane's number in the moment of an arrival."""
@@ -73,24 +77,26 @@ class SimulatedLane:
         self.max_step_tokens = max_step_tokens
         self.begin: Picoseconds = 0
         """When the run of steps under way began."""
-        self.duration: Picoseconds = 0
-        """How long the first of its steps takes that is not settled yet."""
-        self.durations: list[Picoseconds] = []
-        """How long each of the steps took that were settled or finished last."""
+        self.steps_over: list[tuple[Picoseconds, int]] = []
+        """How long each of the steps took that were settled or finished last, and how many rows decoded in it."""
         self.steps = 0
         """How many steps the run has; 0 while the lane sleeps."""
         self.steps_done = 0
         """Steps since the start."""
-        self.decode_rows = 0
         self.prefill_tokens = 0
+        """How many tokens of prompts each step of the run computes."""
         self.gained: list[Row] = []
-        """The rows that got a token in the last step."""
+        """The rows that got a token in the steps that were settled or finished last,"""
+        self.gained_last: list[Row] = []
+        """and in the last of those that were finished."""
         self._speed = speed
         self._partitioned = partitioned
         self._micro_batch = micro_batch
         self._sequences = deque(range(sequences or places))
-        self._growth: Picoseconds = 0
-        """How much longer each step of the run takes than the one before."""
+        self._pace = Pace(0, 0)
+        """How long the steps of the run take that are not settled yet."""
+        self._run: EqualSteps | None = None
+        """What they compute; None for a step that is unlike the next one."""
         self._longest_run = longest_run
         self._joining: list[Row] = []
         self._leaving: list[Row] = []
@@ -102,7 +108,7 @@ class SimulatedLane:
         self._sitting_out: list[Row] = []
         self._turns = 0
         self._chunks: list[tuple[Row, int]] = []
-        self._uniform = True
+        self._decode_rows = 0
         self._seen: set[int] = set()
 
     @property
@@ -113,12 +119,17 @@ class SimulatedLane:
     @property
     def end(self) -> Picoseconds:
         """When the run of steps under way ends."""
-        return self.begin + self._span(self.steps)
+        return self.begin + self._pace.span(self.steps)
+
+    @property
+    def duration(self) -> Picoseconds:
+        """How long the first step takes of the run under way that is not settled yet."""
+        return self._pace.first
 
     @property
     def last_duration(self) -> Picoseconds:
-        """How long the last step of the run under way takes."""
-        return self.duration + (self.steps - 1) * self._growth
+        """How long the last one takes."""
+        return self._pace.of(self.steps - 1)
 
     @property
     def changing(self) -> bool:
@@ -142,23 +153,29 @@ class SimulatedLane:
         if self.steps < 2:
             return 0
         elapsed = now.time - self.begin
-        done = self._steps_within(elapsed)
-        if done and self._span(done) == elapsed and self.index > now.lane:
+        done = self._pace.within(elapsed, self.steps)
+        if done and self._pace.span(done) == elapsed and self.index > now.lane:
             done -= 1  # that step ends later in the same instant
         return done
 
     def settle(self, now: Moment) -> int:
         """Let the rows gain what the steps have given that are over `now`, and return how many steps these are."""
         done = self.over(now)
-        if done:
-            self._advance_all(done)
+        if done and self._run is not None:
             self._settled = True
-            self.durations = self._first_durations(done)
-            self.begin += self._span(done)
-            self.duration += done * self._growth
+            self.steps_over = self.next_steps(done)
+            self.gained = self._run.advance(done, self._note_part)
+            self.begin += self._pace.span(done)
+            self._pace = self._pace.after(done)
             self.steps -= done
             self.steps_done += done
         return done
+
+    def next_steps(self, steps: int) -> list[tuple[Picoseconds, int]]:
+        """Return how long each of the next steps of the run takes, and how many rows decode in it."""
+        if self._run is None:
+            return [(self._pace.first, self._decode_rows)]
+        return [(self._pace.of(step), self._run.rows_in(step)) for step in range(steps)]
 
     def cut(self) -> None:
         """End the run with the step that is under way; it must be settled."""
@@ -179,14 +196,15 @@ class SimulatedLane:
 
     def finish(self) -> list[Row]:
         """End the run of steps: rows gain their tokens; returns those that are complete, which leave."""
-        self.durations = self._first_durations(self.steps)
-        if self._uniform:
-            self.gained = self.rows
-            self._advance_all(self.steps)
-            self._seen.add(self.decode_rows)
+        self.steps_over = self.next_steps(self.steps)
+        if self._run is not None:
+            self.gained = self._run.advance(self.steps, self._note_part)
+            self.gained_last = self._run.last_part()
+            if not self.prefill_tokens:
+                self._seen.add(self._run.rows_in(0))
             # Inside a run nothing is posted but grants of cells; the last one may lie there still.
             inside = self.steps > 1 or self._settled
-            self._mail_before = inside and any(row.grows(steps_ago=1) for row in self.rows)
+            self._mail_before = inside and self._run.grew_before_last()
         else:
             self._finish_step(self.end)
             self._mail_before = False
@@ -203,29 +221,8 @@ class SimulatedLane:
         self.steps_done += 1
         self.steps = 0
 
-    def _span(self, steps: int) -> Picoseconds:
-        """Return how long so many steps of the run take from now on."""
-        return steps * self.duration + self._growth * (steps * (steps - 1) // 2)
-
-    def _steps_within(self, time: Picoseconds) -> int:
-        """Return how many steps of the run are over after `time`: the most whose span is no longer."""
-        if not self._growth:
-            return time // self.duration
-        # span(n) <= time is growth × n² + b × n <= 2 × time.
-        b = 2 * self.duration - self._growth
-        return (math.isqrt(b * b + 8 * self._growth * time) - b) // (2 * self._growth)
-
-    def _first_durations(self, steps: int) -> list[Picoseconds]:
-        return [self.duration + count * self._growth for count in range(steps)]
-
-    def _advance_all(self, steps: int) -> None:
-        """Let all rows gain what equal steps give, in which all of them have a part."""
-        for row in self.rows:
-            row.advance(steps)
-            self._note_part(row)
-
     def _finish_step(self, time: Picoseconds) -> None:
-        self.gained = list(self._part)
+        self.gained = self.gained_last = list(self._part)
         for row in self._sitting_out:
             row.sat_out += 1
         for row in self._part:
@@ -269,25 +266,65 @@ class SimulatedLane:
         """Decide what the next steps compute."""
         if self._plan.share is not None or not all(row.since_join for row in self.rows):
             self._fill_step()
+            if self._longest_run != 1:
+                self._fill_run()
             return
-        self._uniform = True
-        self.decode_rows = len(self.rows)
+        self._run = EqualSteps(self.rows)
         self.prefill_tokens = 0
+        rows = len(self.rows)
         # The scheduler learns from the first step of its kind, so that one may change its plan.
-        self.steps = min([row.until_change for row in self.rows]) if self.decode_rows in self._seen else 1
-        if self._longest_run is not None:
-            self.steps = min(self.steps, self._longest_run)
-        self._growth = self.decode_rows * self._speed.growth
-        self._time_step([Part(row.sequence, row.length - 1, 1) for row in self.rows], self.decode_rows)
+        self.steps = self._at_most(self._run.most) if rows in self._seen else 1
+        self._pace = Pace.even(self._time(self._run.parts(0), rows), rows * self._speed.growth)
+
+    def _fill_run(self) -> None:
+        """Let the step that was just decided on be the first of a run, if there are enough like it."""
+        run = self._run_of_chunks()
+        if run is None or (most := self._at_most(run.most)) < _WORTH_IT:
+            return
+        self._run, self.steps = run, most
+        first, second = self._pace.first, self._time(run.parts(1), run.rows_in(1))
+        if run.alternates:
+            third, fourth = (self._time(run.parts(step), run.rows_in(step)) for step in (2, 3))
+            self._pace = Pace(first, second, third - first, fourth - second)
+        else:
+            self._pace = Pace.even(first, second - first)
+
+    def _run_of_chunks(self) -> EqualSteps | None:
+        """Return a run of steps like the one that was just decided on; None when the next one may be another.
+
+        That is when others of its rows are to have a part, unless they just take turns, or when it computes more of
+        prompts than the least: the scheduler would soon have another budget for them. Who has got more tokens than
+        its cells can hold leads to a new plan, which lets the run begin with the step after.
+        """
+        if self._plan.share is not None or len(self._chunks) != 1:
+            return None
+        (prompt, chunk), *_ = self._chunks
+        waiting = [row for row in self._sitting_out if row.uncomputed > 1]
+        resting = [row for row in self._sitting_out if row.uncomputed == 1]
+        best = min([row.level for row in (prompt, *waiting)])
+        taking_turns = [row for row in self._part if row.level > best]
+        rows = [row for row in self.rows if row.uncomputed == 1]
+        if not chunk == self._plan.prefill_tokens == min(SMALLEST_CHUNK, self.max_step_tokens):
+            return None
+        if len(rows) - len(taking_turns) + chunk > self.max_step_tokens or not all(row.since_join for row in rows):
+            return None
+        if waiting and any(row.sheltered for row in (prompt, *waiting)):
+            return None
+        if any(row.grows() for row in self.gained_last):
+            return None
+        return EqualSteps(rows, taking_turns=taking_turns, resting=resting, prompt=prompt, chunk=chunk, waiting=waiting)
+
+    def _at_most(self, steps: int) -> int:
+        return steps if self._longest_run is None else min(steps, self._longest_run)
 
     def _fill_step(self) -> None:
-        self._uniform = False
+        self._run = None
         self.steps = 1
         decoding = [row for row in self.rows if row.uncomputed == 1]
         prompts = [row for row in self.rows if row.uncomputed > 1]
         self._part = self._take_part(decoding, prompts)
-        self.decode_rows = len(self._part)
-        budget = room = min(max(self._plan.prefill_tokens, 1), self.max_step_tokens - self.decode_rows)
+        self._decode_rows = len(self._part)
+        budget = room = min(max(self._plan.prefill_tokens, 1), self.max_step_tokens - self._decode_rows)
         self._chunks = []
         for row in sorted(prompts, key=_urgency):
             count = min(row.uncomputed, room)
@@ -298,15 +335,14 @@ class SimulatedLane:
         computed = [*self._part, *(row for row, _ in self._chunks)]
         self._sitting_out = [row for row in self.rows if row not in computed]
         self.prefill_tokens = budget - room
-        self._growth = 0
         parts = [Part(row.sequence, row.length - 1, 1) for row in self._part]
         parts += [Part(row.sequence, row.length - row.uncomputed, count) for row, count in self._chunks]
         completed = sum([row.uncomputed == count for row, count in self._chunks])
-        self._time_step(parts, self.decode_rows + completed)
+        self._pace = Pace.even(self._time(parts, self._decode_rows + completed), 0)
 
-    def _time_step(self, parts: Sequence[Part], outputs: int) -> None:
+    def _time(self, parts: Iterable[Part], outputs: int) -> Picoseconds:
         passes = passes_of(parts, partitioned=self._partitioned, micro_batch=self._micro_batch)
-        self.duration = self._speed.step(passes, outputs)
+        return self._speed.step(passes, outputs)
 
     def _take_part(self, decoding: list[Row], prompts: list[Row]) -> list[Row]:
         """Return the decoding rows that have a part in the next step."""

@@ -1,18 +1,19 @@
 """Which lane gives a request its place, and what cells it finds there.
 
-It chooses as `llamalane.streams.StreamPool` does: the lane where most of the request's tokens are, else the one with
-most places free. A lane keeps the cells of conversations that ended there, the newest ones, as long as its running and
-paused requests leave sequences and cells for them. With many lanes, no choice looks at all of them.
+Of a few lanes, all that have a free place are candidates, and production's `best_lane` chooses among them. With many,
+no choice looks at all of them: the candidate is the lane where most of the request's tokens are, else the one with most
+places free, however soon a request would end there. A lane keeps the cells of conversations that ended there, the
+newest ones, as long as its running and paused requests leave sequences and cells for them.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 ASK_ALL = 8
-"""With so many lanes or fewer, all of them are candidates; with more, only the best one."""
+"""With so many lanes or fewer, all of them are candidates; with more, only one."""
 
 
 class Places:
@@ -45,29 +46,32 @@ class Places:
         """Return how many sequences of a lane can be taken."""
         return self._unheld[lane]
 
-    def candidates(self, session: str) -> Iterator[int]:
-        """Return lanes with a free place for a request of `session`, the best first."""
-        home = self._lane_of.get(session)
+    def candidates(self, session: str) -> list[int]:
+        """Return the lanes with a free place that a request of `session` may get, by their numbers."""
         if len(self._free) <= ASK_ALL:
-            lanes = [lane for lane, free in enumerate(self._free) if free]
-            return iter(sorted(lanes, key=lambda lane: (lane != home, -self._free[lane])))
+            return [lane for lane, free in enumerate(self._free) if free]
+        home = self._lane_of.get(session)
         if home is not None and self._free[home]:
-            return iter((home,))
-        return iter((self._emptiest(),) if self.free else ())
+            return [home]
+        return [self._emptiest()] if self.free else []
+
+    def cached(self, lane: int, session: str, tokens: int) -> int:
+        """Return how many of the `tokens` of a request are in the session's cells on a lane.
+
+        The last is never counted: its logits are needed.
+        """
+        return min(self._kept[lane].get(session, 0), tokens - 1)
 
     def take(self, lane: int, session: str, tokens: int, cells: int) -> int:
-        """Take a place and a sequence of a lane for a request that will hold `cells`.
-
-        Returns how many of its `tokens` are in the session's cells there; the last is never counted: its logits are
-        needed.
-        """
-        kept = self._kept[lane].pop(session, 0) if session else 0
-        self._lane_of.pop(session, None)
+        """Take a place and a sequence of a lane for a request that will hold `cells`; return what is `cached` there."""
+        cached = self.cached(lane, session, tokens)
+        if self._kept[lane].pop(session, None) is not None:
+            del self._lane_of[session]
         self._unheld[lane] -= 1
         self._room[lane] -= cells
         self._evict(lane)
         self._count(lane, -1)
-        return min(kept, tokens - 1)
+        return cached
 
     def give_back(self, lane: int, session: str, kept: int, cells: int) -> None:
         """Free a place whose request held `cells`; `kept` of them stay for the next request of `session`."""

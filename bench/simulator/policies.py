@@ -13,6 +13,7 @@ from llamalane.bench.simulator.row import Row
 from llamalane.errors import QueueFullError
 from llamalane.ids import LEAST_URGENT, MOST_URGENT, Level
 from llamalane.scheduler.admission import Choice
+from llamalane.scheduler.growth import GrowthPredictor
 from llamalane.scheduler.queue import WaitingQueue
 from llamalane.scheduler.rules import Rules
 
@@ -29,6 +30,10 @@ class Policy(ABC):
     """Whether a running request may have to give way to a waiting one."""
     abort_after: float | None = None
     """A step is broken off for a more urgent request that would wait longer than so many seconds for its end."""
+
+    def __init__(self, growth: GrowthPredictor | None = None) -> None:
+        self.growth = growth or GrowthPredictor()
+        """How long outputs have been, by which a lane is chosen."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -74,6 +79,7 @@ class Ours(Policy):
     """
 
     def __init__(self, rules: Rules) -> None:
+        super().__init__(rules.growth)
         self.displaces = True
         self.abort_after = rules.abort_after
         self._rules = rules
@@ -139,6 +145,7 @@ class Sorted(Policy):
     """One queue, in the order of a key that never changes; equal keys are first come, first served."""
 
     def __init__(self, key: Callable[[SimulatedRequest], tuple[int, float]], *, max_requests: int) -> None:
+        super().__init__()
         self._key = key
         self._max_requests = max_requests
         self._heap: list[tuple[tuple[int, float], int, SimulatedRequest]] = []
@@ -168,6 +175,7 @@ class RoundRobin(Policy):
     """A queue for each tenant; the tenants take turns, whatever each turn costs."""
 
     def __init__(self, *, max_requests: int) -> None:
+        super().__init__()
         self._max_requests = max_requests
         self._tenants: OrderedDict[str, deque[SimulatedRequest]] = OrderedDict()
         self._waiting = 0

@@ -6,29 +6,30 @@ from collections.abc import Sequence
 
 from llamalane.bench.simulator.books import LaneBooks
 from llamalane.bench.simulator.lane import Moment
-from llamalane.bench.simulator.machine import Machine
 from llamalane.bench.simulator.places import ASK_ALL, Places
 from llamalane.bench.simulator.policies import Candidate, Policy
 from llamalane.bench.simulator.request import SimulatedRequest
 from llamalane.bench.simulator.row import Row
 from llamalane.bench.simulator.runners import Runners
+from llamalane.bench.simulator.views import view_of_waiting
 from llamalane.scheduler.displacement import DisplacementPolicy
+from llamalane.scheduler.placement import best_lane
 from llamalane.scheduler.request import RequestState
 
 
 class Seating:
-    """The places of all lanes, and who has them.
+    """The `places` of all lanes, and who has them.
 
     It does what `llamalane.scheduler.roster.Roster` and `llamalane.scheduler.room.RoomMaker` do, on the assumption
     that KV cells never run out.
     """
 
-    def __init__(self, machine: Machine, policy: Policy, books: Sequence[LaneBooks]) -> None:
+    def __init__(self, places: Places, policy: Policy, books: Sequence[LaneBooks]) -> None:
         self._policy = policy
         self._books = books
-        self._places = Places(machine.places, machine.sequences, machine.cells)
+        self._places = places
         self._runners = Runners()
-        self._paused: list[list[SimulatedRequest]] = [[] for _ in machine.places]
+        self._paused: list[list[SimulatedRequest]] = [[] for _ in books]
         """The requests that wait and have cells on each lane."""
         self._touched: list[LaneBooks] = []
 
@@ -49,7 +50,7 @@ class Seating:
         """Give places to all who can get one."""
         while len(self._policy):
             candidate = self._policy.choose(self._places.free, self._runners.count)
-            lane = None if candidate is None else self._lane_for(candidate)
+            lane = None if candidate is None else self._lane_for(candidate, now)
             if candidate is None or lane is None:
                 candidate = self._policy.most_urgent()
                 lane = None if candidate is None else self._make_room(candidate.request, now)
@@ -87,7 +88,7 @@ class Seating:
         assert not any(self._paused)
         assert not any(self._runners.count.values())
 
-    def _lane_for(self, candidate: Candidate) -> int | None:
+    def _lane_for(self, candidate: Candidate, now: Moment) -> int | None:
         """Return the lane where a request can start now, None when none has a place for it.
 
         A lane whose more urgent rows would then miss their target has none, unless its turn came by share.
@@ -97,10 +98,20 @@ class Seating:
         if home is not None and self._places.free_on(home) and self._welcomes(home, candidate):
             return home
         lanes = [lane for lane in self._places.candidates(request.session) if self._welcomes(lane, candidate)]
+        best = self._best_of([lane for lane in lanes if self._places.sequences_on(lane)], request, now)
+        if best is not None:
+            return best
+        return next((lane for lane in lanes if self._clear(lane, request)), None)
+
+    def _best_of(self, lanes: Sequence[int], request: SimulatedRequest, now: Moment) -> int | None:
+        """Return the lane on which a request is likely to end first, None when there is none."""
+        if len(lanes) < 2:
+            return lanes[0] if lanes else None
         for lane in lanes:
-            if self._places.sequences_on(lane):
-                return lane
-        return next((lane for lane in sorted(lanes) if self._clear(lane, request)), None)
+            self._books[lane].settle(now)  # so that it has learned from every step that is over
+        ledgers = [self._books[lane].ledger for lane in lanes]
+        best = best_lane(view_of_waiting(request), ledgers, self._policy.growth)
+        return next(lane for lane, ledger in zip(lanes, ledgers, strict=True) if ledger is best)
 
     def _welcomes(self, lane: int, candidate: Candidate) -> bool:
         ledger = self._books[lane].ledger
@@ -121,7 +132,8 @@ class Seating:
     def _loss(self, row: Row, now: Moment) -> float:
         if self._places.sequences_on(row.lane):
             return 0.0
-        return row.length + self._books[row.lane].lane.over(now)
+        self._books[row.lane].settle(now)
+        return row.length
 
     def _park(self, victim: Row, now: Moment, *, can_pause: bool) -> None:
         """Take a row's place away. Its cells stay where they are or go to host memory."""

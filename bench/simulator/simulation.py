@@ -16,6 +16,7 @@ from llamalane.bench.simulator.books import LaneBooks
 from llamalane.bench.simulator.lane import ARRIVALS, Moment, SimulatedLane
 from llamalane.bench.simulator.machine import Machine
 from llamalane.bench.simulator.outcomes import OutcomeLog, Outcomes
+from llamalane.bench.simulator.places import Places
 from llamalane.bench.simulator.policies import Policy
 from llamalane.bench.simulator.request import SimulatedRequest
 from llamalane.bench.simulator.row import Row
@@ -55,8 +56,9 @@ class Simulation:
             )
             for index, places in enumerate(machine.places)
         ]
-        self._books = [LaneBooks(lane, machine.targets) for lane in lanes]
-        self._seating = Seating(machine, policy, self._books)
+        places = Places(machine.places, machine.sequences, machine.cells)
+        self._books = [LaneBooks(lane, machine.targets, places) for lane in lanes]
+        self._seating = Seating(places, policy, self._books)
         self._timeline = timeline or Timeline(most=0)
         self._arrivals = Arrivals(arrivals)
         self._ends: list[Moment] = []
@@ -110,7 +112,7 @@ class Simulation:
         """
         lane = books.lane
         ended = lane.finish()
-        books.observe(self._now.time, lane.gained)
+        books.observe(self._now.time, lane.gained, ended)
         parked = books.take_parked()
         if ended or lane.changing:
             self._charge([*lane.rows, *ended])
@@ -124,8 +126,6 @@ class Simulation:
         self._seating.keep_time(books, self._now)
         self._seating.fill(self._now)
         self._dispatch()
-        if waits and lane.asleep:  # there was nothing to tell it
-            self._start(books)
 
     def _start(self, books: LaneBooks) -> None:
         books.begin(self._now.time)
@@ -142,6 +142,7 @@ class Simulation:
             request = row.request
             request.generated = request.output_tokens
             request.ended = self._now.time
+            self._policy.growth.observe(request.level, request.generated)
             self._seating.leave(row)
             self._log.add(request)
             if request.next_turn is not None:

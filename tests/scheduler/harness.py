@@ -17,6 +17,7 @@ from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.events import Event, EventKind
 from llamalane.scheduler.growth import GrowthPredictor
+from llamalane.scheduler.handover import HandoverPolicy, LaneRole
 from llamalane.scheduler.limits import TenantLimit
 from llamalane.scheduler.parking import ParkingCosts
 from llamalane.scheduler.priority import LEVELS
@@ -67,6 +68,9 @@ class Harness:
         abort_after: float | None = None,
         shed: bool = False,
         limits: Mapping[str, TenantLimit] | None = None,
+        roles: Sequence[LaneRole] = (),
+        handover_always: bool = True,
+        short: int = 1,
     ) -> None:
         self.clock = VirtualClock()
         self.maker = RequestMaker(AGING)
@@ -110,6 +114,7 @@ class Harness:
         # The pool's semaphore wants an event loop when it is made; nothing here waits, so nothing does later.
         self.pool = anyio.run(open_pool)
         costs = ParkingCosts(swap_bytes, park)
+        named = {entry.name: role for entry, role in zip(options, roles, strict=False)}
         rules = Rules(
             aging=AGING,
             admission=AdmissionPolicy(share, by_level(reserve)),
@@ -123,6 +128,7 @@ class Harness:
             limits=limits or {},
             default_limit=TenantLimit(),
             weights={},
+            handover=HandoverPolicy(named, costs, always=handover_always, short=short) if roles else None,
         )
         self.scheduler = Scheduler(self.pool, rules, clock=self.clock, observer=self.events.append)
         self.pool.start(self.scheduler.receive_from_lane)

@@ -28,6 +28,7 @@ from llamalane.streams import (
     Park,
     Parked,
     Parking,
+    Rank,
     Restore,
     Restored,
     RowOutput,
@@ -242,6 +243,9 @@ class ScriptedLane:
                 case Grant(request, cells):
                     if request in self.rows:
                         self.rows[request].cells = cells
+                case Rank(request, level, urgency):
+                    if request in self.rows:
+                        self.rows[request].join = replace(self.rows[request].join, level=level, urgency=urgency)
                 case Trim(sequence, keep):
                     self._check_unused(sequence)
                     if sequence in self.cells:

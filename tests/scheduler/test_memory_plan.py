@@ -288,3 +288,13 @@ async def test_an_engine_says_at_its_start_what_it_takes(tiny_model: Path, caplo
             assert engine.limit == 4096
     assert "KV 1.0 MiB" in caplog.text
     assert "lane main: paged, 4096 KV cells for 8 sequences, 4 of them at once, up to 4096 tokens each" in caplog.text
+
+
+def test_a_lane_has_the_layout_that_it_names(hollow: Mapping[Kind, Model]) -> None:
+    lanes = [
+        {"name": "chat", "places": 4, "layout": "partitioned"},
+        {"name": "documents", "places": 4, "layout": "paged"},
+        {"name": "rest", "places": 4},
+    ]
+    memory = planned(hollow[Kind.DENSE], lanes=lanes, budget=12 * 1024, layout="paged")
+    assert [region.layout for region in memory.regions] == [Layout.PARTITIONED, Layout.PAGED, Layout.PAGED]

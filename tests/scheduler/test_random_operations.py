@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from llamalane.errors import QueueFullError
+from llamalane.scheduler.handover import LaneRole
 from llamalane.scheduler.priority import LEVELS
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
@@ -49,6 +50,9 @@ class RandomOperations(RuleBasedStateMachine):
         keepers=st.integers(0, 3),
         worthwhile=st.integers(1, 6),
         least_stowed=st.sampled_from([4, 12, 1000]),
+        roles=st.just([]) | st.lists(st.sampled_from(LaneRole), min_size=3, max_size=3),
+        handover_always=st.booleans(),
+        short=st.sampled_from([1, 8]),
     )
     def begin(
         self,
@@ -66,6 +70,9 @@ class RandomOperations(RuleBasedStateMachine):
         keepers: int,
         worthwhile: int,
         least_stowed: int,
+        roles: list[LaneRole],
+        handover_always: bool,
+        short: int,
     ) -> None:
         self.harness = Harness(
             places,
@@ -87,8 +94,13 @@ class RandomOperations(RuleBasedStateMachine):
             keepers=keepers,
             worthwhile=worthwhile,
             least_stowed=least_stowed,
+            roles=roles[: len(places)],
+            handover_always=handover_always,
+            short=short,
         )
         self.swap_works = swap[1]
+        self.much_memory = swap[0] == 1 << 20
+        self.roles = self.harness.scheduler._roster.roles
         self.texts: dict[Request, str] = {}
         self.without_context: set[str] = set()
 
@@ -204,6 +216,19 @@ class RandomOperations(RuleBasedStateMachine):
                 assert outcome.text == said
                 assert outcome.usage.completion_tokens == len(outcome.tokens)
                 assert 0 <= outcome.usage.cached_tokens < outcome.usage.prompt_tokens
+
+    @invariant()
+    def lanes_for_prompts_hold_nobody_who_has_got_a_token_there(self) -> None:
+        for request in self.texts:
+            if request.state is RequestState.RUNNING and self.much_memory and request.lease is not None:
+                assert not request.since_join or not self.roles.prefills(request.lease.lane)
+
+    @invariant()
+    def who_was_handed_over_waits_with_its_cells(self) -> None:
+        for request in self.texts:
+            if request.state is RequestState.WAITING and request.handed_over:
+                assert request.saved is not None
+                assert request.lease is None
 
     def teardown(self) -> None:
         if not hasattr(self, "harness"):

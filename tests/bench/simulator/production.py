@@ -219,6 +219,9 @@ class Production:
         self.lanes: list[VirtualLane] = []
         self.requests: list[Request] = []
         self.ended: dict[RequestId, float] = {}
+        self.took_paused_cells = False
+        """Whether a paused request lost its cells to another one, which waited for that."""
+        self._parked: set[str] = set()
         self._aging = rules.aging
 
         def open_lane(stream: Stream) -> tuple[LaneBackend, Region]:
@@ -291,6 +294,11 @@ class Production:
     def _observe(self, event: Event) -> None:
         if event.kind is EventKind.ENDED:
             self.ended[RequestId(event.request)] = event.time
+        elif event.kind is EventKind.ADMITTED:
+            self._parked.discard(event.request)
+        elif event.kind is EventKind.PARKED:
+            self.took_paused_cells |= event.request in self._parked
+            self._parked.add(event.request)
 
     def _life(self, request: Request) -> Life:
         assert request.admitted_at is not None
