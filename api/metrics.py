@@ -115,6 +115,7 @@ def _counter_metrics(statistics: EngineStatistics) -> Iterator[Metric]:
         ("generation_tokens", "Tokens generated.", counters.completion_tokens),
         ("requests_admitted", "Requests that got a place.", counters.admitted),
         ("requests_in_time", "Requests finished with tokens as quick as their level's target.", counters.in_time),
+        ("handovers", "Times that a prompt was handed over from a lane of its own.", counters.handovers),
         ("request_restarts", "Times that a request began anew because its lane failed.", counters.restarts),
     ):
         yield CounterMetricFamily(f"llamalane_{name}", help_text, value)
