@@ -20,10 +20,12 @@ each cell that they attend to (`speed`: measured points, interpolated; `calibrat
 lane goes on by itself: a report is read when the next step is under way already, and an arrival joins at the end of the
 step that it falls into. Only for the successor of a row that has ended does it wait. A lane that sleeps begins at once.
 
-*Time skips ahead.* As long as no prompt is computed and nobody joins or leaves, all steps are alike, but that each is
-longer than the one before by what one cell more for each row takes. A run of them is computed at once, up to the end of
-the row that ends first; a plan that comes meanwhile cuts the run short. Time is counted in whole picoseconds, so that
-this gives exactly what computing step by step gives, which a test checks. Nothing looks at all lanes.
+*Time skips ahead.* As long as nobody joins or leaves, and no prompt is computed, or the smallest chunks of one, all
+steps are alike, but that each is longer than the one before by what more cells take, and that less urgent rows may sit
+out every second one beside a prompt. A run of them (`equal_steps`) is computed at once, up to the end of the row that
+ends first, or nearly to the end of the prompt; a plan that comes meanwhile cuts the run short, and there is none where
+its steps could tell the scheduler something that changes its plan (`steadiness`). Time is counted in whole picoseconds,
+so that this gives exactly what computing step by step gives, which a test checks. Nothing looks at all of many lanes.
 
 *Against real runs* (`comparison`, `verdicts`): `--real` runs the same requests on a real engine, three times, and
 compares the times to first token. A machine's speed drifts, so each run also tells how long llama.cpp took for its
@@ -42,10 +44,12 @@ Limits
 * Outputs end at their known length: there are no stop strings, cancellations, deadlines, limits of tenants or
   failures.
 * The scheduler itself takes no time but what a calibration measures between two steps.
-* Where steps take about as long as the most urgent rows may wait for a token, and grow with their sequences, a run of
+* Where steps take about as long as the most urgent rows may wait for a token, and those with as many rows are not all
+  as long (they grow with their sequences, and with gaps among the sequence ids), a run of
   steps may end before the scheduler hears that it should set rows aside, or let others join.
 * Of two tenants' outputs, tokens are counted when a lane's rows change, not with every step.
-* With many lanes, a request is offered the best lane only, and one of the youngest rows of a level gives way.
+* With many lanes, a request is offered one lane only, that with its conversation's cells or with most places free,
+  instead of the one where it is likely to end first; and one of the youngest rows of a level gives way.
 * Other policies differ in who gets a place and whose prompt comes first. Their lanes chunk prompts as ours do, which
   flatters those servers that do not.
 """

@@ -29,6 +29,13 @@ class Pace(NamedTuple):
         pairs, second = divmod(step, 2)
         return self.second + pairs * self.second_rise if second else self.first + pairs * self.first_rise
 
+    def durations(self, steps: int) -> list[Picoseconds]:
+        """Return how long each of the first so many steps takes."""
+        durations = [0] * steps
+        durations[::2] = [self.first + pair * self.first_rise for pair in range((steps + 1) // 2)]
+        durations[1::2] = [self.second + pair * self.second_rise for pair in range(steps // 2)]
+        return durations
+
     def span(self, steps: int) -> Picoseconds:
         """Return how long so many steps take."""
         firsts, seconds = (steps + 1) // 2, steps // 2

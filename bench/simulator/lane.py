@@ -4,9 +4,10 @@ It follows the rules of `llamalane.streams.running_set`. A row with one token to
 prompts are computed in chunks, the most urgent first, within the step's budget; while a prompt is computed, less
 urgent rows sit out every second step.
 
-Between two changes all steps are alike, but that each is longer than the one before by the cell more that each row
-attends to. They are computed at once: a *run* of such steps ends when a row ends, or gets on so far that it can be
-displaced again. A plan that arrives meanwhile cuts the run short at the end of the step under way.
+Between two changes all steps are alike, but that each is longer than the one before by the cells more that are attended
+to, and that rows may sit out every second one. They are computed at once: a *run* of such steps ends when a row ends,
+or gets on so far that it can be displaced again, or when its prompt is nearly computed. A plan that arrives meanwhile
+cuts the run short at the end of the step under way.
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ class SimulatedLane:
         """Return how long each of the next steps of the run takes, and how many rows decode in it."""
         if self._run is None:
             return [(self._pace.first, self._decode_rows)]
-        return [(self._pace.of(step), self._run.rows_in(step)) for step in range(steps)]
+        rows = (self._run.rows_in(0), self._run.rows_in(1))
+        return [(duration, rows[step % 2]) for step, duration in enumerate(self._pace.durations(steps))]
 
     def cut(self) -> None:
         """End the run with the step that is under way; it must be settled."""
@@ -308,7 +310,7 @@ class SimulatedLane:
             return None
         if len(rows) - len(taking_turns) + chunk > self.max_step_tokens or not all(row.since_join for row in rows):
             return None
-        if waiting and any(row.sheltered for row in (prompt, *waiting)):
+        if any(row.sheltered or row.urgency < prompt.urgency for row in waiting):  # it would be that one's turn
             return None
         if any(row.grows() for row in self.gained_last):
             return None

@@ -70,7 +70,7 @@ def _apart(parts: Sequence[Part], micro_batch: int) -> list[Pass]:
 def _of_group(group: Sequence[Part], micro_batch: int) -> list[Pass]:
     """Take as many tokens of each sequence as all of them have, and then what is left of some."""
     count = min(min([part.tokens for part in group]), micro_batch // len(group))
-    cells = sum([attended(part.start, count) for part in group])
+    cells = count * sum([part.start for part in group]) + len(group) * attended(0, count)
     first = Pass(len(group), count * len(group), cells)
     rest = [_rest(part, count) for part in group if part.tokens > count]
     return [first, *_apart(rest, micro_batch)] if rest else [first]

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from llamalane.bench.simulator.lane import SimulatedLane
 from llamalane.bench.simulator.request import seconds
+from llamalane.bench.simulator.row import Row
 from llamalane.ids import Level
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.pacing import SMALLEST_CHUNK, StepTimeModel
+from llamalane.scheduler.request import Request
 
 _ROUNDING = 1e-9
 """What is learned of many steps may differ from all that they told by this share."""
 
 
 class SimulatedLedger(LaneLedger):
-    """Production's ledger, which also tells what it would plan if prompts took another time."""
+    """Production's ledger, which also tells what it would plan if it knew other rows and other times."""
 
-    def would_plan(self, token_seconds: float) -> int:
-        """Return how many prompt tokens a step may compute if each takes so many seconds."""
-        learned = self.model
+    def would_plan(self, rows: Sequence[Row], token_seconds: float) -> int:
+        """Return how many prompt tokens a step of these rows may compute if each takes so many seconds."""
+        learned, running = self.model, self.running
         self.model = _Supposed(learned, token_seconds)
+        self.running = {row.id: cast(Request, row) for row in rows}
         try:
             return self._prefill_tokens()
         finally:
-            self.model = learned
+            self.model, self.running = learned, running
 
 
 class _Supposed(StepTimeModel):
@@ -72,4 +76,5 @@ def _keeps_chunks(lane: SimulatedLane, ledger: SimulatedLedger) -> bool:
         for duration, rows in lane.next_steps(2)
     ]
     least = min(known, *told) * (1 - _ROUNDING)
-    return ledger.would_plan(least) == min(SMALLEST_CHUNK, lane.max_step_tokens)
+    # The ledger has yet to hear of rows that have just ended.
+    return ledger.would_plan(lane.rows, least) == min(SMALLEST_CHUNK, lane.max_step_tokens)

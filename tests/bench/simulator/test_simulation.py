@@ -73,7 +73,7 @@ def test_skipping_ahead_changes_nothing(
     make_policy: MakePolicy, machine: Machine, arrivals: list[Arrival], partitioned: bool
 ) -> None:
     machine = replace(machine, partitioned=partitioned)
-    if machine.speed.growth:
+    if machine.speed.growth or partitioned:  # steps with as many rows are not all as long
         machine = replace(machine, targets=dict.fromkeys(LEVELS, 10.0))  # far from any step, as above
     quick = simulate(machine, make_policy(machine), requests(arrivals))
     slow = simulate(machine, make_policy(machine), requests(arrivals), longest_run=1)
