@@ -10,7 +10,7 @@ before others.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from llamalane.errors import PoolError, PoolExhaustedError
@@ -125,6 +125,10 @@ class Region:
     def own(self, sequence: SequenceId) -> int:
         """Return by how much `room` grows when a sequence that is taken is given back."""
         return self._taken(sequence).cells
+
+    def owned(self, sequences: Collection[SequenceId]) -> int:
+        """Return by how much `room` grows when several that are taken are given back together."""
+        return sum(map(self.own, sequences))
 
     def take(self, tokens: Sequence[int], cells: int, scope: str, *, restored: bool = False) -> TakenPlace:
         """Take the sequence that `tokens` continue, else one that keeps nothing, or was free longest.

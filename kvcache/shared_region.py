@@ -11,7 +11,7 @@ where they can be copied from and cost nothing but their cells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from llamalane.errors import PoolError, PoolExhaustedError
@@ -120,6 +120,11 @@ class SharedRegion:
         """Return by how much `room` grows at least when a sequence that is taken is given back."""
         taken = self._get(sequence)
         return taken.cells - self._tree.length(sequence) + self._tree.exclusive(sequence)
+
+    def owned(self, sequences: Collection[SequenceId]) -> int:
+        """Return by how much `room` grows when several that are taken are given back together."""
+        private = sum(self._get(sequence).cells - self._tree.length(sequence) for sequence in sequences)
+        return private + self._tree.pinned_by(sequences)
 
     def take(self, tokens: Sequence[int], cells: int, scope: str, *, restored: bool = False) -> TakenPlace:
         """Take a sequence for `tokens`, which shares the cells of all that is held of them.

@@ -138,7 +138,7 @@ class RoomMaker:
     def _within_reach(ledger: LaneLedger, victims: list[Request]) -> int:
         """Return how many cells a lane could give if all of `victims` lost theirs."""
         region = ledger.lane.region
-        return region.room + sum(region.own(one.lease.sequence) for one in victims if one.lease is not None)
+        return region.room + region.owned([one.lease.sequence for one in victims if one.lease is not None])
 
     def _loss(self, request: Request) -> float:
         ledger = self._roster.ledger(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -100,6 +100,9 @@ class KVRegion(Protocol):
 
     def own(self, sequence: SequenceId) -> int:
         """Return by how much `room` grows when a sequence that is taken is given back."""
+
+    def owned(self, sequences: Collection[SequenceId]) -> int:
+        """Return by how much `room` grows when several that are taken are given back together."""
 
     def take(self, tokens: Sequence[int], cells: int, scope: str, *, restored: bool = False) -> Place:
         """Take the best free sequence for `tokens`; if they come from host memory, one with cells of its own."""

@@ -87,7 +87,6 @@ class ContextOptions:
             if getattr(self, name) not in known:
                 raise ContextError(f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}")
 
-
     @property
     def computable(self) -> int:
         """How many sequences llama.cpp has to be ready to compute: one more if there are keepers, see `save`."""

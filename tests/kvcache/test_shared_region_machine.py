@@ -146,6 +146,8 @@ class SharedRegionMachine(RuleBasedStateMachine):
         length = round(share * len(self.lane.cells[sequence]))
         self.lane.keep(sequence, length)
         own, room = self.region.own(sequence), self.region.room
+        assert self.region.owned([sequence]) == own
+        assert self.region.owned(list(self.taken)) == CELLS - room
         changes = self.region.give_back(sequence, self.lane.tokens(sequence))
         assert self.region.room >= room + own
         self.lane.change(changes)

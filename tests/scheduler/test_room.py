@@ -8,7 +8,7 @@ from llamalane.scheduler.displacement import PROGRESS
 from llamalane.scheduler.events import EventKind
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.streams import Parking
-from tests.scheduler.harness import Harness, Start
+from tests.scheduler.harness import Harness, Start, result_of
 
 LIMIT = 256
 
@@ -259,3 +259,19 @@ def test_urgent_requests_on_two_lanes_displace_on_both(start: Start) -> None:
     assert len(parked(requests)) == 3
     assert {request.level for request in requests if request.state is RequestState.RUNNING} == {4}
     harness.finish()
+
+
+def test_cells_that_paused_requests_share_can_be_taken_from_all_of_them(start: Start) -> None:
+    """None of them owns these alone, and yet a large request can have them when nobody runs."""
+    harness = start([2], limit=256, cells=256, park=Parking.PAUSE, share=2)
+    common = "so much do they have in common that nothing is left for anybody else " * 2
+    paused = [harness.submit(5, prompt=common + letter, max_tokens=100) for letter in "ab"]
+    harness.tick()
+    harness.step(3)
+    urgent = [harness.submit(1, prompt=letter, max_tokens=2) for letter in "uv"]
+    harness.tick()
+    large = harness.submit(1, prompt="l" * 250, max_tokens=5)
+    harness.run()
+    for request in [*paused, *urgent, large]:
+        assert result_of(request).text == harness.alone(request)
+    harness.check_conserved()
