@@ -97,8 +97,9 @@ def divide(
 ) -> list[RegionPlan]:
     """Divide `budget` tokens among lanes in proportion to their `weights`, by default their `places`.
 
-    `layout` is one for all lanes, or one for each. `spare` is how many sequences of each lane can hold cells beyond those that run. Paged, they cost nothing, and by
-    default there are as many as places; partitioned, each costs a part of the region, and by default there are none.
+    `layout` is one for all lanes, or one for each. `spare` is how many sequences of each lane can hold cells beyond
+    those that run. Paged, they cost nothing, and by default there are as many as places; partitioned, each costs a part
+    of the region, and by default there are none.
     A sequence's limit is the region, or its part of it, and no more than `train_context`, the length the model was
     trained for (0 if unknown). Raises `ConfigError` when a lane would get too few cells.
     """

@@ -89,8 +89,8 @@ class HandoverPolicy:
     """Decides which prompts are computed on lanes for prompts.
 
     `roles` tells what each lane is for, by its name, and `costs` what saving cells takes and whether there is memory
-    for them. With `always`, every prompt of more than `short` tokens, at least 1, is handed over that can be; else those for which
-    that saves time.
+    for them. With `always`, every prompt of more than `short` tokens, at least 1, is handed over that can be; else
+    those for which that saves time.
     """
 
     def __init__(
