@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -9,6 +10,8 @@ from typing import NamedTuple
 import anyio
 
 from llamalane.kvcache import DiskStore
+
+logger = logging.getLogger(__name__)
 
 LEAST_TOKENS = 256
 """Shorter prompts are computed again sooner than it is worth to keep them over a restart."""
@@ -46,7 +49,11 @@ class Archive:
             async with self._outbox:
                 async for state in self._outbox:
                     save = partial(self.disk.save, state.scope, state.tokens, state.data, whole=state.whole)
-                    await anyio.to_thread.run_sync(save)
+                    failures = self.disk.statistics().failures
+                    if not await anyio.to_thread.run_sync(save) and self.disk.statistics().failures > failures:
+                        logger.warning(
+                            "a prompt could not be kept on disk: is kv.disk there, and not full?"
+                        )
         finally:
             self._inbox.close()
             self._done.set()

@@ -31,6 +31,8 @@ CLIENTS = 24
 WARM_UP = 1 / 2
 """The share of the operations after which memory is expected to stay flat."""
 PARTS = 5
+SWAP = 2 << 20
+"""Host memory for saved cells: full long before the warm-up is over."""
 
 
 @dataclass
@@ -175,7 +177,7 @@ async def main(model: Path, operations: int) -> Account:
     engine.check_conserved()
     system_threads = process.num_threads()
     engine = WatchedEngine(
-        config_for(model, places=8, kv=KVConfig(), queue={"max_requests": 12}, reserve={"interactive": 1})
+        config_for(model, places=8, kv=KVConfig(swap=SWAP), queue={"max_requests": 12}, reserve={"interactive": 1})
     )
     async with engine:
         await fill(engine)

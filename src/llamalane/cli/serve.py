@@ -112,7 +112,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal. What uvicorn does here would end the process with the signal after a clean shutdown."""
-        if self.should_exit or self._engine.state is not EngineState.READY:
+        if self.should_exit or self._engine.state not in (EngineState.READY, EngineState.DRAINING):
             self._console.show_cursor()
             os._exit(128 + sig)
         self.should_exit = True
@@ -124,7 +124,7 @@ class _Server(uvicorn.Server):
             await super().shutdown(sockets)
 
     async def _drain(self) -> None:
-        if self._engine.state is EngineState.READY:
+        if self._engine.state in (EngineState.READY, EngineState.DRAINING):
             statistics = self._engine.stats()
             requests = sum(statistics.running.values()) + sum(statistics.waiting.values())
             if requests:
