@@ -193,7 +193,9 @@ class RunningSet:
         """
         del self._rows[row.join.request]
         row.sampler.close()
-        self._heirs = {gone: heir for gone, heir in self._heirs.items() if heir[0] != row.join.request}
+        bequeathed = {gone: length for gone, (one, length) in self._heirs.items() if one == row.join.request}
+        for gone in bequeathed:
+            del self._heirs[gone]
         heirs = [one for one in self._rows.values() if one.awaits and one.awaits.leader == row.join.request]
         heirs.sort(key=lambda one: one.awaits.length if one.awaits else 0)
         if not heirs:
@@ -203,7 +205,8 @@ class RunningSet:
             assert one.awaits is not None
             one.awaits = replace(one.awaits, sequence=heir.join.sequence, leader=heir.join.request)
         assert heir.awaits is not None
-        self._heirs[row.join.request] = heir.join.request, heir.awaits.length
+        for gone, length in (bequeathed | {row.join.request: heir.awaits.length}).items():
+            self._heirs[gone] = heir.join.request, min(length, heir.awaits.length)
         if row.awaits is None:
             self._copy(heir, cells)
         else:  # it has nothing yet: its heir waits for the same
