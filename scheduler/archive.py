@@ -51,9 +51,7 @@ class Archive:
                     save = partial(self.disk.save, state.scope, state.tokens, state.data, whole=state.whole)
                     failures = self.disk.statistics().failures
                     if not await anyio.to_thread.run_sync(save) and self.disk.statistics().failures > failures:
-                        logger.warning(
-                            "a prompt could not be kept on disk: is kv.disk there, and not full?"
-                        )
+                        logger.warning("a prompt could not be kept on disk: is kv.disk there, and not full?")
         finally:
             self._inbox.close()
             self._done.set()

@@ -86,7 +86,9 @@ class Roster:
         lanes = [
             lane
             for lane in self.lanes_open_to(request, by_share=by_share)
-            if min(lane.free, lane.region.free) >= len(company) and lane.region.room >= cells_needed(company, lane)
+            if (request.lease is None or request.lease.lane is not lane)
+            and min(lane.free, lane.region.free) >= len(company)
+            and lane.region.room >= cells_needed(company, lane)
         ]
         ledger = best_lane(request, [self.ledgers[lane.name] for lane in lanes], self._growth)
         return None if ledger is None else ledger.lane
