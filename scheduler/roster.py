@@ -119,7 +119,7 @@ class Roster:
     def _acquire(self, request: Request, ledger: LaneLedger, cells: int) -> None:
         """Lease a place on a lane, after what is kept of the prompt elsewhere has been put back there."""
         if request.saved is None:
-            self.stowage.bring_back(request, ledger)
+            self.stowage.bring_back(request, ledger, cells)
         tokens = _tokens_to_find(request)
         lease = self.pool.acquire_nowait(tokens, cells=cells, scope=request.scope, lane=ledger.lane)
         if lease.share is not None:

@@ -86,12 +86,15 @@ class Stowage:
                 case _:
                     raise TypeError(f"a region asked for {change!r}")
 
-    def bring_back(self, request: Request, ledger: LaneLedger) -> None:
+    def bring_back(self, request: Request, ledger: LaneLedger, cells: int) -> None:
         """Let a lane put back what is kept of a request's prompt outside, if that beats computing it.
 
-        A sequence that nobody uses gets it, where the request will find it.
+        A sequence that nobody uses gets it, where the request will find it. There must be room for all `cells` that the
+        request is about to get: with that, it may share fewer of those that are in use than it would without.
         """
         region, tokens = ledger.lane.region, request.history
+        if cells > region.room:
+            return
         found = self._find(ledger.lane, request.scope, tokens)
         # All of it is put back before its end is dropped, and has to find room.
         if found is None or not region.free or found.length > min(region.room, region.limit):
