@@ -26,6 +26,7 @@ class Path(Generic[Holder]):
         spans: those of the tree.
         pinned: whether its tokens must stay.
         filled: whether all of them are there.
+        stopped: whether those that are not there will not come.
     """
 
     scope: str
@@ -33,11 +34,13 @@ class Path(Generic[Holder]):
     spans: Spans
     pinned: bool
     filled: bool
+    stopped: bool = False
 
     def enter(self, run: Run[Holder]) -> None:
         """Count in one run more."""
         run.holders += 1
         run.filled += self.filled
+        run.stopped += self.stopped
         if run.holders == 1:
             self.spans.held += len(run.tokens)
         if self.pinned:
@@ -102,6 +105,7 @@ class Path(Generic[Holder]):
             self._unpin(run)
         run.holders -= 1
         run.filled -= self.filled
+        run.stopped -= self.stopped
         if run.holders == 0:
             self.spans.held -= len(run.tokens)
             if run.parent is not None:
@@ -120,6 +124,13 @@ class Path(Generic[Holder]):
             self.filled = filled
             for run in self.last.upwards():
                 run.filled += 1 if filled else -1
+
+    def note_stopped(self, stopped: bool) -> None:
+        """Be stopped from now on, or no longer."""
+        if self.stopped is not stopped:
+            self.stopped = stopped
+            for run in self.last.upwards():
+                run.stopped += 1 if stopped else -1
 
     def _pin(self, run: Run[Holder]) -> None:
         run.pinned += 1

@@ -37,8 +37,9 @@ class PrefixTree(Generic[Holder]):
 
     A holder is anything hashable, such as a sequence id. Tokens that are given are copied. What an operation costs
     depends on the length of the paths that it touches, and not on how many others there are that do not begin alike.
-    Pinned are holders whose tokens must stay. Filled are those whose tokens are all there; others may wait for some. A
-    holder that is unknown, or known where a new one is wanted, raises `PoolError`, and nothing changes.
+    Pinned are holders whose tokens must stay. Filled are those whose tokens are all there; others may wait for some, and
+    of those, stopped ones will never have them: nobody is found by a match for the tokens of these alone. A holder that
+    is unknown, or known where a new one is wanted, raises `PoolError`, and nothing changes.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,10 @@ class PrefixTree(Generic[Holder]):
         return tokens
 
     def match(self, scope: str, tokens: Sequence[int], *, filled: bool = False) -> Match[Holder]:
-        """Return how many of the first `tokens` any one of the scope holds, and one who does; perhaps a filled one."""
+        """Return how many of the first `tokens` any one of the scope holds, and one who does; perhaps a filled one.
+
+        Those who have stopped are passed over.
+        """
         root = self._roots.get(scope)
         if root is None:
             return Match(0, None)
@@ -218,6 +222,10 @@ class PrefixTree(Generic[Holder]):
         """Note whether all tokens of a holder are there by now."""
         self._path(holder).note_filled(filled)
 
+    def note_stopped(self, holder: Holder, stopped: bool) -> None:
+        """Note whether the tokens of a holder that are not there will never come."""
+        self._path(holder).note_stopped(stopped)
+
     def runs(self) -> int:
         """Count the runs of tokens. Takes as long as the tree is large."""
         return sum(1 for root in self._roots.values() for run in root.downwards() if run is not root)
@@ -227,6 +235,7 @@ class PrefixTree(Generic[Holder]):
         holders: dict[Run[Holder], int] = {}
         pinned: dict[Run[Holder], int] = {}
         filled: dict[Run[Holder], int] = {}
+        stopped: dict[Run[Holder], int] = {}
         for holder, path in self._paths.items():
             passed = list(path.last.upwards())
             if holder not in path.last.ends or passed[-1] is not self._roots.get(path.scope):
@@ -235,9 +244,11 @@ class PrefixTree(Generic[Holder]):
                 holders[run] = holders.get(run, 0) + 1
                 pinned[run] = pinned.get(run, 0) + path.pinned
                 filled[run] = filled.get(run, 0) + path.filled
+                stopped[run] = stopped.get(run, 0) + path.stopped
         runs = [run for root in self._roots.values() for run in root.downwards()]
         for run in runs:
-            if (run.holders, run.pinned, run.filled) != (holders.get(run), pinned.get(run), filled.get(run)):
+            counted = run.holders, run.pinned, run.filled, run.stopped
+            if counted != (holders.get(run), pinned.get(run), filled.get(run), stopped.get(run)):
                 raise PoolError(f"the holders are counted wrongly at {run}")
             run.check()
         if sum(len(run.ends) for run in runs) != len(self._paths):
@@ -266,9 +277,11 @@ class PrefixTree(Generic[Holder]):
         """Return somebody whose path leads through a run, or somebody filled."""
         while True:
             for holder in run.ends:
-                if not filled or self._paths[holder].filled:
+                path = self._paths[holder]
+                if path.filled if filled else not path.stopped:
                     return holder
-            run = next(child for siblings in run.children.values() for child in siblings if child.filled or not filled)
+            children = (child for siblings in run.children.values() for child in siblings)
+            run = next(child for child in children if (child.filled if filled else child.offered))
 
     def _lead_on(self, holder: Holder, path: Path[Holder], tokens: list[int], apart: bool) -> int:
         """Lead a path, which ends nowhere just now, on along `tokens`; returns how many of them others held."""

@@ -168,6 +168,10 @@ class Region:
         """Note that a running sequence has computed its prompt; nothing depends on it here."""
         self._holder(sequence, _Use.RUNNING)
 
+    def note_stopped(self, sequence: SequenceId) -> None:
+        """Note that a sequence was told to stop; a copy of it is of what it has computed in any case."""
+        self._taken(sequence)
+
     def pause(self, sequence: SequenceId) -> None:
         """Note that a running sequence is taken off; what was reserved stays so until `settle` tells what it fills."""
         holder = self._holder(sequence, _Use.RUNNING)

@@ -22,6 +22,7 @@ class Run(Generic[Holder]):
         holders: how many paths lead through it or end with it.
         pinned: how many of these are pinned.
         filled: how many of them are filled.
+        stopped: how many of them have stopped.
         ends: the holders whose paths end with it, in the order in which they came.
         children: the runs that go on from it, by their first token; several with the same one hold it in cells of
             their own.
@@ -33,8 +34,14 @@ class Run(Generic[Holder]):
     holders: int = 0
     pinned: int = 0
     filled: int = 0
+    stopped: int = 0
     ends: dict[Holder, None] = field(default_factory=dict)
     children: dict[int, list[Run[Holder]]] = field(default_factory=dict)
+
+    @property
+    def offered(self) -> bool:
+        """Whether anybody holds it, or is about to, whom others can rely on."""
+        return self.holders > self.stopped
 
     @property
     def start(self) -> int:
@@ -63,7 +70,8 @@ class Run(Generic[Holder]):
         """
         parent = self.parent
         assert parent is not None, "a root has nothing to split"
-        upper = Run(parent, self.tokens[:length], self.start + length, self.holders, self.pinned, self.filled)
+        upper = Run(parent, self.tokens[:length], self.start + length, self.holders)
+        upper.pinned, upper.filled, upper.stopped = self.pinned, self.filled, self.stopped
         parent.replace(self, upper)
         del self.tokens[:length]
         self.parent = upper
@@ -120,7 +128,7 @@ class Run(Generic[Holder]):
 
 
 def follow(run: Run[Holder], tokens: list[int], *, filled: bool = False) -> tuple[int, Run[Holder]]:
-    """Follow `tokens` from the end of a run on as far as any runs lead, or any that are filled.
+    """Follow `tokens` from the end of a run on as far as any runs lead that are offered, or any that are filled.
 
     Returns how many of them that are, and the run in which the last one is.
     """
@@ -131,7 +139,7 @@ def follow(run: Run[Holder], tokens: list[int], *, filled: bool = False) -> tupl
         if length > best:
             best, last = length, run
         for child in run.children.get(tokens[length], ()) if length < len(tokens) else ():
-            if filled and not child.filled:
+            if not (child.filled if filled else child.offered):
                 continue
             piece = tokens[length : length + len(child.tokens)]
             if piece == child.tokens:

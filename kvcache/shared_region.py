@@ -3,7 +3,7 @@
 So it is in llama.cpp's unified cache. Every sequence that holds cells has its path in a prefix tree, so each cell is
 counted once, however many sequences share it. A request that is given a place enters the tree with its prompt before
 that is computed, so that others which come meanwhile wait for it rather than compute the same, unless that is hardly
-anything. What it generates is its own until it ends, and becomes part of the tree then.
+anything, or it has been told to stop. What it generates is its own until it ends, and becomes part of the tree then.
 
 The sequences that can run are few. Those that only keep what finished requests have left may have ids beyond these,
 where they can be copied from and cost nothing but their cells.
@@ -117,9 +117,8 @@ class SharedRegion:
         return cells - self._find(scope, tokens[: len(tokens) - 1]).pinned
 
     def own(self, sequence: SequenceId) -> int:
-        """Return by how much `room` grows at least when a sequence that is taken is given back."""
-        taken = self._get(sequence)
-        return taken.cells - self._tree.length(sequence) + self._tree.exclusive(sequence)
+        """Return by how much `room` grows when a sequence that is taken is given back."""
+        return self.owned([sequence])
 
     def owned(self, sequences: Collection[SequenceId]) -> int:
         """Return by how much `room` grows when several that are taken are given back together."""
@@ -172,11 +171,17 @@ class SharedRegion:
     def note_computed(self, sequence: SequenceId) -> None:
         """Note that a running sequence has computed its prompt: what others have in common with it is there."""
         self._get_running(sequence)
-        self._tree.note_filled(sequence, True)
+        self._note_filled(sequence)
+
+    def note_stopped(self, sequence: SequenceId) -> None:
+        """Note that a sequence was told to stop: nobody can count any more on what it has yet to compute."""
+        self._get(sequence)
+        self._tree.note_stopped(sequence, not self._tree.filled(sequence))
 
     def pause(self, sequence: SequenceId) -> None:
         """Note that a running sequence is taken off; what was promised stays so until `settle` tells what it fills."""
         self._get_running(sequence).paused = True
+        self.note_stopped(sequence)
 
     def settle(self, sequence: SequenceId, cells: int) -> None:
         """Note that a paused sequence fills only `cells`."""
@@ -187,7 +192,7 @@ class SharedRegion:
         if cells < self._tree.length(sequence):  # the prompt was not computed to its end
             self._tree.shorten(sequence, cells)
         self._private += cells - self._tree.length(sequence) - before
-        self._tree.note_filled(sequence, True)
+        self._note_filled(sequence)
         taken.cells = cells
 
     def resume(self, sequence: SequenceId, cells: int) -> tuple[CellChange, ...] | None:
@@ -242,9 +247,7 @@ class SharedRegion:
 
     def statistics(self) -> RegionStatistics:
         """Return the region's numbers."""
-        idle = {sequence: taken.cells for sequence, taken in self._taken.items() if taken.paused}
-        private = sum(cells - self._tree.length(sequence) for sequence, cells in idle.items())
-        paused = private + self._tree.pinned_by(idle)
+        paused = self.owned([sequence for sequence, taken in self._taken.items() if taken.paused])
         return RegionStatistics(
             self.plan.cells,
             reserved=self._promised - paused,
@@ -267,6 +270,10 @@ class SharedRegion:
             raise PoolError("a sequence holds cells that nobody knows of")
         if self._promised + self._kept > self.plan.cells:
             raise PoolError(f"more cells are promised than there are: {self.statistics()}")
+
+    def _note_filled(self, sequence: SequenceId) -> None:
+        self._tree.note_filled(sequence, True)
+        self._tree.note_stopped(sequence, False)
 
     @property
     def _promised(self) -> int:
@@ -322,7 +329,7 @@ class SharedRegion:
             self._tree.remove(sequence)
             beside = (match.holder, match.length)
             self._tree.insert(sequence, scope, kept, beside=beside, apart=True, filled=False)
-        self._tree.note_filled(sequence, True)
+        self._note_filled(sequence)
 
     def _shrink(self, share: Source | None, changes: list[CellChange]) -> None:
         """Give up kept cells until all that is promised fits, and the rest within its bound; `share` last."""

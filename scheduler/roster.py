@@ -187,7 +187,11 @@ class Roster:
 
     def stop(self, request: Request) -> None:
         """Tell the lane to drop a running or parking request; what it holds stays until the lane has confirmed."""
-        kept = () if request.state is RequestState.PARKING else self._kept(request)
+        kept: Sequence[int] = ()
+        if request.state is RequestState.RUNNING:
+            assert request.lease is not None
+            kept = self._kept(request)
+            request.lease.note_stopped()
         request.move(RequestState.LEAVING)
         self.ledger(request).edit(Leave(request.id, keep=len(kept)))
 

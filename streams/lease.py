@@ -119,6 +119,9 @@ class KVRegion(Protocol):
     def note_computed(self, sequence: SequenceId) -> None:
         """Note that a running sequence has computed all of its prompt."""
 
+    def note_stopped(self, sequence: SequenceId) -> None:
+        """Note that a sequence was told to stop."""
+
     def resume(self, sequence: SequenceId, cells: int) -> CellChanges | None:
         """Let a paused sequence run again; returns what `grow` returns."""
 
@@ -225,6 +228,11 @@ class Lease:
         """Note that the whole prompt is in its cells, for others to share."""
         self._check_owned()
         self.lane.region.note_computed(self.sequence)
+
+    def note_stopped(self) -> None:
+        """Note that the lane was told to drop it: what it has yet to compute will never be in its cells."""
+        self._check_owned()
+        self.lane.region.note_stopped(self.sequence)
 
     def pause(self) -> None:
         """Give the permit back, for somebody else to run."""

@@ -94,8 +94,6 @@ class RunningSet:
         self.share: StepShare | None = None
         self.successors = False
         self._news = News()
-        self._heirs: dict[RequestId, tuple[RequestId, int]] = {}
-        """Of leaders that are gone, who computes on what they had begun, and how many first tokens these share."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -193,9 +191,6 @@ class RunningSet:
         """
         del self._rows[row.join.request]
         row.sampler.close()
-        bequeathed = {gone: length for gone, (one, length) in self._heirs.items() if one == row.join.request}
-        for gone in bequeathed:
-            del self._heirs[gone]
         heirs = [one for one in self._rows.values() if one.awaits and one.awaits.leader == row.join.request]
         heirs.sort(key=lambda one: one.awaits.length if one.awaits else 0)
         if not heirs:
@@ -205,8 +200,6 @@ class RunningSet:
             assert one.awaits is not None
             one.awaits = replace(one.awaits, sequence=heir.join.sequence, leader=heir.join.request)
         assert heir.awaits is not None
-        for gone, length in (bequeathed | {row.join.request: heir.awaits.length}).items():
-            self._heirs[gone] = heir.join.request, min(length, heir.awaits.length)
         if row.awaits is None:
             self._copy(heir, cells)
         else:  # it has nothing yet: its heir waits for the same
@@ -218,7 +211,6 @@ class RunningSet:
         for row in self._rows.values():
             row.sampler.close()
         self._rows.clear()
-        self._heirs.clear()
         self._news = News()
 
     def _full(self) -> list[Row]:
@@ -300,24 +292,7 @@ class RunningSet:
         sampler, turn = self._make_sampler(join), next(self._turns)
         row = Row(join, sampler, list(join.tokens), computed, join.cells, turn, awaits=join.share)
         self._rows[join.request] = row
-        self._heirs.pop(join.request, None)
-        self._succeed(row)
         self._share_prefix(row, cells)  # now if it is there: a later edit may use its sequence for somebody else
-
-    def _succeed(self, row: Row) -> None:
-        """Let a row whose leader is gone wait for the one that computes in its place, or be that one for others.
-
-        Whoever planned it did not know yet, and counts the prefix once.
-        """
-        share = row.awaits
-        if share is None or share.leader is None or share.leader in self._rows:
-            return
-        heir, length = self._heirs.get(share.leader, (None, 0))
-        if heir is not None:
-            sequence = self._rows[heir].join.sequence
-            row.awaits = SharedPrefix(sequence, min(share.length, length), heir)
-        if share.length > length:
-            self._heirs[share.leader] = row.join.request, share.length
 
     def _share_prefix(self, row: Row, cells: Cells) -> None:
         if row.awaits is None:

@@ -31,6 +31,7 @@ class Held:
     cells: list[Cell]
     pinned: bool
     filled: bool
+    stopped: bool = False
 
     @property
     def tokens(self) -> list[int]:
@@ -82,6 +83,7 @@ class CellsOfHolders(RuleBasedStateMachine):
                 other
                 for other in self.held
                 if other != holder and self.held[other].scope == held.scope and held.common(self.held[other]) == start
+                if not self.held[other].stopped
             ]
             matches = {other: common_prefix(self.held[other].tokens[start:], tokens) for other in others}
             joined = max(matches.values(), default=0)
@@ -136,8 +138,20 @@ class CellsOfHolders(RuleBasedStateMachine):
     @rule(data=st.data(), filled=st.booleans())
     def note_filled(self, data: st.DataObject, filled: bool) -> None:
         holder = self.draw(data)
+        if filled:
+            self.tree.note_stopped(holder, False)
+            self.held[holder].stopped = False
         self.tree.note_filled(holder, filled)
         self.held[holder].filled = filled
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), stopped=st.booleans())
+    def note_stopped(self, data: st.DataObject, stopped: bool) -> None:
+        """Whoever is filled cannot be stopped, and whoever is stopped will not be filled before it goes on."""
+        holder = self.draw(data)
+        if not self.held[holder].filled:
+            self.tree.note_stopped(holder, stopped)
+            self.held[holder].stopped = stopped
 
     @rule(scope=SCOPES, tokens=TOKENS, filled=st.booleans())
     def match(self, scope: str, tokens: list[int], filled: bool) -> None:
@@ -145,7 +159,7 @@ class CellsOfHolders(RuleBasedStateMachine):
         lengths = {
             holder: common_prefix(held.tokens, tokens)
             for holder, held in self.held.items()
-            if held.scope == scope and (held.filled or not filled)
+            if held.scope == scope and (held.filled if filled else not held.stopped)
         }
         assert match.length == max(lengths.values(), default=0)
         assert (match.holder is None) == (match.length == 0)

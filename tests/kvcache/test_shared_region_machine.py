@@ -24,6 +24,10 @@ COUNTS = st.integers(0, LIMIT)
 
 class Use(enum.Enum):
     RUNNING = enum.auto()
+    LEAVING = enum.auto()
+    """It was told to stop, and its lane has done so, but has not said so yet."""
+    PAUSING = enum.auto()
+    """The same, and it will be paused."""
     PAUSED = enum.auto()
 
 
@@ -124,6 +128,31 @@ class SharedRegionMachine(RuleBasedStateMachine):
         self.region.settle(sequence, filled)
         self.taken[sequence].promised = filled
 
+    @precondition(lambda self: self.having(Use.RUNNING))
+    @rule(data=st.data(), pausing=st.booleans(), share=st.floats(0, 1))
+    def stop(self, data: st.DataObject, pausing: bool, share: float) -> None:
+        """A row is told to stop; others may come before it is known what it has computed."""
+        sequence = self.draw(data, Use.RUNNING)
+        whole = self.region._tree.filled(sequence)
+        (self.region.pause if pausing else self.region.note_stopped)(sequence)
+        self.taken[sequence].use = Use.PAUSING if pausing else Use.LEAVING
+        self.lane.stop(sequence)
+        if not pausing and not whole:
+            self.lane.keep(sequence, round(share * len(self.lane.cells[sequence])))
+
+    @precondition(lambda self: self.having(Use.LEAVING, Use.PAUSING))
+    @rule(data=st.data())
+    def confirm(self, data: st.DataObject) -> None:
+        """The lane says what a row holds that was told to stop."""
+        sequence = self.draw(data, Use.LEAVING, Use.PAUSING)
+        if self.taken[sequence].use is Use.PAUSING:
+            filled = len(self.lane.cells[sequence])
+            self.region.settle(sequence, filled)
+            self.taken[sequence].use, self.taken[sequence].promised = Use.PAUSED, filled
+        else:
+            self.lane.change(self.region.give_back(sequence, self.lane.tokens(sequence)))
+            del self.taken[sequence]
+
     @precondition(lambda self: self.having(Use.PAUSED))
     @rule(data=st.data(), more=COUNTS)
     def resume(self, data: st.DataObject, more: int) -> None:
@@ -137,19 +166,18 @@ class SharedRegionMachine(RuleBasedStateMachine):
             self.lane.prompts[sequence] = row.prompt
             row.use, row.promised = Use.RUNNING, cells
 
-    @precondition(lambda self: self.taken)
+    @precondition(lambda self: self.having(Use.RUNNING, Use.PAUSED))
     @rule(data=st.data(), share=st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.0, 1.0]))
     def give_back(self, data: st.DataObject, share: float) -> None:
-        sequence = self.draw(data, *Use)
+        sequence = self.draw(data, Use.RUNNING, Use.PAUSED)
         if self.taken[sequence].use is Use.RUNNING:
             self.lane.stop(sequence)
         length = round(share * len(self.lane.cells[sequence]))
         self.lane.keep(sequence, length)
         own, room = self.region.own(sequence), self.region.room
-        assert self.region.owned([sequence]) == own
         assert self.region.owned(list(self.taken)) == CELLS - room
         changes = self.region.give_back(sequence, self.lane.tokens(sequence))
-        assert self.region.room >= room + own
+        assert self.region.room == room + own
         self.lane.change(changes)
         del self.taken[sequence]
 
@@ -196,7 +224,7 @@ class SharedRegionMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_nobody_runs_is_counted_to_the_cell(self) -> None:
-        if not self.having(Use.RUNNING):
+        if not self.having(Use.RUNNING, Use.LEAVING, Use.PAUSING):
             statistics = self.region.statistics()
             assert self.lane.used == statistics.paused + statistics.kept
 

@@ -227,3 +227,40 @@ def test_what_others_hold_of_another_scope_is_not_merged() -> None:
     mine = run(books, [1, 2], 5, scope="bob").sequence
     assert books.give_back(mine, [1, 2, 3]) == ()
     assert numbers(books) == (0, 0, 6)
+
+
+def test_nobody_counts_on_what_is_yet_to_be_computed_by_one_that_was_told_to_stop() -> None:
+    books = region()
+    first = run(books, [*SIX, 8]).sequence
+    books.note_stopped(first)
+    assert (books.cached([*SIX, 9], ""), books.need([*SIX, 9], 7, "")) == (0, 7)
+    second = run(books, [*SIX, 9])
+    assert (second.cached, second.share) == (0, None)
+    assert run(books, [*SIX, 7]).share == Source(second.sequence, 6)
+    assert numbers(books) == (7 + 7 + 1, 0, 0)
+
+
+def test_what_one_has_computed_is_shared_though_it_was_told_to_stop() -> None:
+    books = region()
+    first = run(books, [*SIX, 8]).sequence
+    books.note_computed(first)
+    books.note_stopped(first)
+    assert run(books, [*SIX, 9]).share == Source(first, 6)
+
+
+def test_those_who_wait_already_are_counted_on_when_the_first_is_told_to_stop() -> None:
+    books = region()
+    first = run(books, [*SIX, 8]).sequence
+    second = run(books, [*SIX, 9]).sequence
+    books.note_stopped(first)
+    assert run(books, [*SIX, 7]).share == Source(second, 6)
+
+
+def test_what_one_had_computed_when_it_was_paused_is_shared_once_that_is_known() -> None:
+    books = region()
+    first = run(books, [*SIX, 8]).sequence
+    books.pause(first)
+    assert books.cached([*SIX, 9], "") == 0
+    books.settle(first, 4)
+    assert run(books, [*SIX, 9]).share == Source(first, 4)
+    assert numbers(books) == (7, 0, 0)

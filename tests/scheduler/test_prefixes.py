@@ -9,6 +9,7 @@ import pytest
 
 from llamalane.kvcache.region import LEAST_COPY
 from llamalane.scheduler.request import Request, RequestState
+from llamalane.streams import Parking
 from tests.scheduler.harness import Harness, Start, result_of
 
 SYSTEM = "you are a helpful llama. " * 4
@@ -136,4 +137,29 @@ def test_a_request_that_waits_for_its_leader_can_be_cancelled_or_parked(start: S
     assert all(request.state is RequestState.RUNNING for request in urgent) or parked.parks
     harness.run()
     assert result_of(parked).text == harness.alone(parked)
+    harness.check_conserved()
+
+
+@pytest.mark.parametrize("leaving", [True, False])
+def test_those_who_come_while_their_leader_is_stopped_compute_its_prefix_once(start: Start, leaving: bool) -> None:
+    harness = start([3], limit=LIMIT, max_step_tokens=16, park=Parking.PAUSE)
+    (leader,) = ask(harness, ["first"], level=5)
+    harness.tick()
+    harness.step(2)
+    if leaving:
+        harness.scheduler.cancel(leader)
+    else:
+        for _ in range(3):
+            harness.submit(1, prompt="urgent", max_tokens=2)
+    harness.tick()  # the lane has not heard of it yet
+    followers = ask(harness, ["second", "third", "fourth"], level=1)
+    before = computed(harness)
+    harness.tick()
+    harness.run()
+    assert leaving or leader.parks == 1
+    unique = sum(len(request.tokens) - len(SYSTEM) for request in [leader, *followers])
+    times = 1 if leaving else 2  # one that was paused half-way computes the rest for itself
+    assert computed(harness) - before <= times * len(SYSTEM) + unique + 3 * len("urgent")
+    for request in followers if leaving else [leader, *followers]:
+        assert result_of(request).text == harness.alone(request)
     harness.check_conserved()

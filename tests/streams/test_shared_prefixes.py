@@ -148,24 +148,3 @@ def test_what_a_source_has_lost_is_computed(rig: Rig) -> None:
     rig.apply(follower("b", B, A, 8))
     assert (rig.row("b").computed, rig.row("b").ready) == (3, 9)
     assert copied(rig) == {"b": 3}
-
-
-def test_rows_that_come_after_their_leader_has_left_compute_its_prefix_once(rig: Rig) -> None:
-    rig.apply(join("a", A, PROMPT))
-    rig.step(budget=4)
-    rig.apply(park("a", A, Parking.PAUSE), follower("b", B, A, 8, "a"), follower("c", C, A, 10, "a"))
-    assert copied(rig) == {"b": 4}
-    assert rig.row("c").ready == 0
-    rig.step(budget=4)
-    assert rig.row("c").computed == 8
-    assert rig.cells.tokens[C] == PROMPT[:8]
-
-
-def test_a_row_that_comes_late_waits_for_the_heir_of_its_leader(rig: Rig) -> None:
-    rig.apply(join("a", A, PROMPT), follower("b", B, A, 8, "a"))
-    rig.step(budget=4)
-    rig.apply(leave("a"), follower("c", C, A, 8, "a"))
-    assert rig.row("c").ready == 0
-    rig.step(budget=4)
-    assert rig.row("c").computed == 8
-    assert copied(rig) == {"b": 4, "c": 8}
