@@ -347,7 +347,7 @@ class Engine:
         level = self.levels.parse(options.get("priority"))
         try:
             with contextlib.ExitStack() as stack:
-                yield [stack.enter_context(scheduler.queue.reserve_nowait(level)) for _ in range(count)]
+                yield [stack.enter_context(scheduler.queue.reserve_nowait(level, count)) for _ in range(count)]
         except (QueueFullError, TenantLimitError) as error:
             scheduler.counters.rejected[error.reason] += 1
             raise

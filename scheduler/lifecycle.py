@@ -175,7 +175,7 @@ class Lifecycle:
     def reload(self, settings: SchedulerConfig) -> None:
         """Go by the limits, weights, bounds and targets of `settings` from now on; nothing that is there ends."""
         self.queue.bounds = bounds_of(settings)
-        self.queue.fairness.set_weights(weights_of(settings))
+        self.queue.fairness.weights.become(weights_of(settings))
         self._limits.set_limits(limits_of(settings), limit_of(settings.other_tenants), self._clock.now())
         self._targets.update(targets_of(settings))
 
