@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
-from llamalane.kvcache.budget import RegionPlan
 from llamalane.kvcache.changes import CellChange, Merged, Moved, RegionStatistics, Source, TakenPlace
+from llamalane.kvcache.planned_region import PlannedRegion
 from llamalane.kvcache.prefix_tree import Match, PrefixTree
 from llamalane.kvcache.unused_sequences import UnusedSequences, keepers
 
@@ -35,7 +35,7 @@ class _Taken:
 
 
 @dataclass(slots=True)
-class SharedRegion:
+class SharedRegion(PlannedRegion):
     """The sequences of one lane and their cells.
 
     What is kept for nobody in particular takes at most `most_kept` cells (None: all that are not promised). What
@@ -44,7 +44,6 @@ class SharedRegion:
     it began with cells that were there.
     """
 
-    plan: RegionPlan
     most_kept: int | None = None
     worthwhile: int = WORTHWHILE
     _tree: PrefixTree[SequenceId] = field(init=False)
@@ -61,16 +60,6 @@ class SharedRegion:
         self._unused = UnusedSequences(self.plan, self._tree, evictions)
 
     @property
-    def places(self) -> int:
-        """How many sequences can run at once."""
-        return self.plan.places
-
-    @property
-    def limit(self) -> int:
-        """The most cells that one sequence can hold."""
-        return self.plan.limit
-
-    @property
     def partitioned(self) -> bool:
         """Whether each sequence has a part of the cells for itself: never."""
         return False
@@ -81,19 +70,9 @@ class SharedRegion:
         return True
 
     @property
-    def cells(self) -> int:
-        """All cells."""
-        return self.plan.cells
-
-    @property
     def shares(self) -> bool:
         """Whether sequences share cells: always."""
         return True
-
-    @property
-    def sequences(self) -> int:
-        """How many sequences can run or be paused."""
-        return self.plan.sequences
 
     @property
     def free(self) -> int:
