@@ -113,7 +113,7 @@ class LaneLedger:
         tokens, share = self._prefill_tokens(), self._share()
         notable = abs(tokens - self._planned_tokens) > NOTABLE_CHANGE * self._planned_tokens
         same = share == self._planned_share and (successors == self._planned_successors or not self.running)
-        if same and not self._fresh and not self._awaited and not (notable and any(self._prompts())):
+        if same and not self._fresh and not self._awaited and not (notable and self._prompts()):
             return None
         if not any(self._under_way()):
             self._step_began = now
@@ -150,20 +150,23 @@ class LaneLedger:
 
         None when there are none, or all of them fit.
         """
-        best = self.best_output()
-        levels = [request.level for request in self._outputs()]
-        others = sum(level > best for level in levels)
-        fitting = self._fitting(best, len(levels) - others, len(levels))
-        return fitting if others > fitting else None
+        levels = self._output_levels()
+        best = min(levels, default=LEAST_URGENT)
+        urgent = levels.count(best)
+        if urgent == len(levels):
+            return None
+        fitting = self._fitting(best, urgent, len(levels))
+        return fitting if len(levels) - urgent > fitting else None
 
     def best_output(self) -> Level:
         """Return the most urgent level that has rows in the decode steps."""
-        return min((request.level for request in self._outputs()), default=LEAST_URGENT)
+        return min(self._output_levels(), default=LEAST_URGENT)
 
     def admits(self, level: Level) -> bool:
         """Return whether one row more of `level` leaves those that are more urgent their target."""
-        best = self.best_output()
-        rows = sum(request.level == best for request in self._outputs())
+        levels = self._output_levels()
+        best = min(levels, default=LEAST_URGENT)
+        rows = levels.count(best)
         return level <= best or self._fitting(best, rows, rows + 1) > 0
 
     def __iter__(self) -> Iterator[Request]:
@@ -175,11 +178,11 @@ class LaneLedger:
         joining = {change.request for change in self._fresh if isinstance(change, Join)}
         return (request for request in self if request.id not in joining)
 
-    def _prompts(self) -> Iterator[Request]:
-        return (request for request in self.running.values() if not request.since_join)
+    def _prompts(self) -> list[Request]:
+        return [request for request in self.running.values() if not request.since_join]
 
-    def _outputs(self) -> Iterator[Request]:
-        return (request for request in self.running.values() if request.since_join)
+    def _output_levels(self) -> list[Level]:
+        return [request.level for request in self.running.values() if request.since_join]
 
     def _fitting(self, best: Level, rows: int, most: int) -> int:
         """Return how many rows, of `most` in all, fit beside `rows` of level `best`.
@@ -202,12 +205,11 @@ class LaneLedger:
         steps, in which no other prompt has a part.
         """
         largest = self.lane.backend.max_step_tokens
-        prompts = list(self._prompts())
-        outputs = [request.level for request in self._outputs()]
-        best = min((request.level for request in prompts), default=LEAST_URGENT)
+        prompts, outputs = self._prompts(), self._output_levels()
+        best = min([request.level for request in prompts], default=LEAST_URGENT)
         protected = [level for level in outputs if level <= best]
         if protected:
-            target = min(self._targets[level] for level in protected)
+            target = min([self._targets[level] for level in protected])
             tokens = self.model.prefill_tokens(len(protected), target, largest)
             if any(request.cells_to_fill() > LONG * tokens for request in prompts):
                 target = min(target, STRETCH * self.model.decode_seconds(len(protected)))
