@@ -9,6 +9,7 @@
     │   ├── InvalidPriorityError    no such priority
     │   ├── PromptTooLongError      prompt and one token do not fit a sequence
     │   ├── ChatTemplateError       the model's chat template refused the messages
+    │   ├── GrammarError            its output's grammar is too large to be followed
     │   ├── PermissionDeniedError   whoever asks may not have this
     │   └── UnknownModelError       no such model
     ├── UnavailableError            the request was fine; it could not be served now
@@ -114,6 +115,15 @@ class ChatTemplateError(RequestError):
     """The model has no chat template, or its template refused the messages."""
 
     param = "messages"
+
+
+class GrammarError(RequestError):
+    """The output's grammar is too large, or can be read in too many ways, to be followed to its end."""
+
+    param = "grammar"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the output's grammar cannot be followed: {reason}")
 
 
 class PermissionDeniedError(RequestError):

@@ -20,7 +20,7 @@ import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from llamalane.errors import InvalidRequestError, RequestFailedError
+from llamalane.errors import GrammarError, InvalidRequestError
 from llamalane.streams.grammar import Grammar, GrammarKind
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.vocabulary import Vocabulary
@@ -80,7 +80,7 @@ class Mask:
 class Follower:
     """Follows a grammar along one row's output. Belongs to a lane's thread; `helper` runs what takes time.
 
-    Where the grammar cannot be followed any more, `RequestFailedError` is raised.
+    Where the grammar cannot be followed any more, `GrammarError` is raised.
     """
 
     def __init__(self, following: Following, helper: Executor) -> None:
@@ -214,7 +214,7 @@ def _unusable(grammar: Grammar, reason: str) -> InvalidRequestError:
 
 def _check(matcher: llguidance.LLMatcher) -> None:
     if matcher.is_error():
-        raise RequestFailedError(f"the output's grammar cannot be followed: {_shorten(matcher.get_error())}")
+        raise GrammarError(_shorten(matcher.get_error()))
 
 
 def _shorten(reason: str) -> str:
