@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from llamalane.ids import LEAST_URGENT, Level, PlanVersion, RequestId, StepNumber
+from llamalane.scheduler.histogram import Histogram
 from llamalane.scheduler.pacing import StepTimeModel
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.streams import Change, Copied, Edit, Join, LaneFailed, PoolLane, StepPlan, StepReport, StepShare
@@ -28,11 +29,23 @@ HOPELESS = 1.25
 """Rows that miss their target even when alone get steps so many times as long as those alone would be."""
 
 
+STEP_BOUNDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
+    *(1.0, 2.0, 5.0, 10.0, 30.0),
+)
+"""Seconds."""
+ROW_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+"""vLLM's bounds for the tokens of a step."""
+
+
 class LaneLedger:
     """The scheduler's books of one lane.
 
     Every request that holds a place of the lane is in `running`, and every one that the lane has been told to park,
-    and has not confirmed, in `parking`. `targets` are the seconds between two tokens that each level should see.
+    and has not confirmed, in `parking`. `targets` are the seconds between two tokens that each level should see. Of
+    each step, its time is in `step_seconds`, its generated tokens' rows in `step_rows`, and all tokens in
+    `step_tokens`.
     """
 
     def __init__(self, lane: PoolLane, targets: Mapping[Level, float]) -> None:
@@ -47,6 +60,9 @@ class LaneLedger:
         self.decode_seconds = 0.0
         self.sample_seconds = 0.0
         self.idle_seconds = 0.0
+        self.step_seconds = Histogram(STEP_BOUNDS)
+        self.step_rows = Histogram(ROW_BOUNDS)
+        self.step_tokens = Histogram(TOKEN_BOUNDS)
         self._targets = targets
         self._epoch = 0
         self._version = PlanVersion(0)
@@ -85,6 +101,9 @@ class LaneLedger:
             self.decode_seconds += report.times.decode
             self.sample_seconds += report.times.sample
             self.idle_seconds += report.times.idle
+            self.step_seconds.observe(report.times.decode + report.times.sample)
+            self.step_rows.observe(report.decode_rows)
+            self.step_tokens.observe(report.decode_rows + report.prefill_tokens)
 
     def observe_copy(self, copied: Copied) -> None:
         """Take note of how long it took to give a request a prefix that another sequence holds."""

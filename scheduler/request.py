@@ -132,6 +132,7 @@ class Request:
         supersede: a key: a newer request of the same tenant with it ends this one.
         gang: the requests that start together with it.
         permit: what its tenant is charged for it.
+        first_token_at, last_token_at: when it got its first token, and the last one so far.
         events: what happened to it, and when.
         gives_way: whether it ran when its lane was told to park it; else it was paused.
         handed_over: whether it is on its way from a lane for prompts to another one, being parked for that or waiting.
@@ -161,6 +162,7 @@ class Request:
     since_join: int = 0
     admitted_at: float | None = None
     first_token_at: float | None = None
+    last_token_at: float | None = None
     restarts: int = 0
     saved: SavedCells | None = None
     share: SharedPrefix | None = None
@@ -307,6 +309,7 @@ class Request:
         """
         if self.first_token_at is None:
             self.first_token_at = now
+        self.last_token_at = now
         self.generated.append(token)
         self.since_join += 1
         if self.since_join == PROGRESS:

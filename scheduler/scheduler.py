@@ -21,6 +21,7 @@ from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation, explain, explain_all
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.lifecycle import Lifecycle
+from llamalane.scheduler.measurements import Measurements
 from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.request import Request
 from llamalane.scheduler.room import RoomMaker
@@ -70,6 +71,11 @@ class Scheduler:
     def counters(self) -> Counters:
         """What happened so far."""
         return self._life.counters
+
+    @property
+    def measurements(self) -> Measurements:
+        """What requests took so far."""
+        return self._life.measurements
 
     @property
     def ledgers(self) -> Mapping[str, LaneLedger]:

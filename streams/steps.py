@@ -254,10 +254,14 @@ class Stowed:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A sequence that was to be put back: `done` tells whether it holds the cells now, else it is empty."""
+    """A sequence that was to be put back: `done` tells whether it holds the cells now, else it is empty.
+
+    `size` is what the cells took, in bytes.
+    """
 
     ticket: int
     done: bool
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
