@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import anyio
@@ -16,10 +16,11 @@ from llamalane.api.choices import Endpoint, Order, submit_all
 from llamalane.api.config import ApiConfig
 from llamalane.api.errors import answer_for
 from llamalane.api.keys import Caller
-from llamalane.api.middleware import record_of
+from llamalane.api.middleware import RequestRecord, record_of
 from llamalane.api.priority import PRIORITY_HEADER, choose_level
 from llamalane.api.schemas import GenerationBody
 from llamalane.api.sse import DONE, ChunkEncoder, EventWriter, encode_event
+from llamalane.api.tracing import GenerationSpan, Tracing
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level
 from llamalane.scheduler import Engine, Result
@@ -47,7 +48,7 @@ class GenerationAnswer(Response):
         caller: Caller,
         api: ApiConfig,
         priority_header: str | None,
-        observe: Note,
+        tracing: Tracing,
     ) -> None:
         super().__init__()
         self._engine = engine
@@ -56,13 +57,14 @@ class GenerationAnswer(Response):
         self._caller = caller
         self._api = api
         self._priority_header = priority_header
-        self._observe = observe
+        self._tracing = tracing
+        self._order: Order | None = None
+        self._results: list[Result] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Submit, and send what comes."""
-        body = self._body
-        record = record_of(scope)
-        level = choose_level(
+        body, record = self._body, record_of(scope)
+        level = record.level = choose_level(
             self._engine.levels,
             body.priority,
             self._priority_header,
@@ -70,42 +72,60 @@ class GenerationAnswer(Response):
             most_urgent=self._caller.most_urgent,
             cap=self._api.above_level == "cap",
         )
-        record.level = level
+        with self._tracing.generation(scope, self._endpoint.operation, body, level, self._engine.model_name) as span:
+            try:
+                if body.stream:
+                    await self._send_stream(level, receive, send, record, span)
+                else:
+                    answer = await while_connected(receive, lambda: self._collect(level))
+                    await JSONResponse(answer, headers={PRIORITY_HEADER: str(level)})(scope, receive, send)
+            finally:
+                self._tell(record, span)
 
-        def note(result: Result) -> None:
-            self._observe(result)
-            record.add(result)
-
-        headers = {PRIORITY_HEADER: str(level)}
-        if not body.stream:
-            answer = await while_connected(receive, lambda: self._collect(level, note))
-            await JSONResponse(answer, headers=headers)(scope, receive, send)
-            return
-        writer = EventWriter(send, headers)
+    async def _send_stream(
+        self, level: Level, receive: Receive, send: Send, record: RequestRecord, span: GenerationSpan
+    ) -> None:
+        writer = EventWriter(send, {PRIORITY_HEADER: str(level)})
         try:
-            ending = await while_connected(receive, lambda: self._stream(level, note, writer))
+            ending = await while_connected(receive, lambda: self._stream(level, writer))
         except ClientDisconnect:
             raise
         except Exception as error:
             if not writer.begun:
                 raise
             record.error = type(error).__name__
+            span.fail(error)
             ending = _error_event(error)
         await writer.end(ending)
 
-    async def _collect(self, level: Level, note: Note) -> dict[str, Any]:
+    async def _collect(self, level: Level) -> dict[str, Any]:
         async with self._submit(level) as order:
-            return await order.collect(note)
+            return await order.collect(self._results.append)
 
-    async def _stream(self, level: Level, note: Note, writer: EventWriter) -> bytes:
+    async def _stream(self, level: Level, writer: EventWriter) -> bytes:
         async with self._submit(level) as order:
-            return await ChoiceStream(order, writer, note).run(self._api.ping_after)
+            return await ChoiceStream(order, writer, self._results.append).run(self._api.ping_after)
 
-    def _submit(self, level: Level) -> AbstractAsyncContextManager[Order]:
+    @contextlib.asynccontextmanager
+    async def _submit(self, level: Level) -> AsyncIterator[Order]:
         user, caller = self._body.user or "", self._caller
         tenant = user if self._api.tenant_from_user else caller.tenant
         salt = user if caller.separate_users else ""
-        return submit_all(self._engine, self._endpoint, self._body, level, tenant=tenant, cache_salt=salt)
+        async with submit_all(
+            self._engine, self._endpoint, self._body, level, tenant=tenant, cache_salt=salt
+        ) as self._order:
+            yield self._order
+
+    def _tell(self, record: RequestRecord, span: GenerationSpan) -> None:
+        """Tell the log and the trace what became of the choices, if they were submitted at all."""
+        for result in self._results:
+            record.add(result)
+        if self._order is not None:
+            finished = {result.id for result in self._results}
+            for handle in self._order.handles:
+                if handle.id not in finished:
+                    record.add_unfinished(handle.progress)
+            span.tell(self._order, self._results)
 
 
 class ChoiceStream:

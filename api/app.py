@@ -14,7 +14,8 @@ from llamalane import __version__
 from llamalane.api.authentication import Authenticate
 from llamalane.api.config import ApiConfig, ServerConfig
 from llamalane.api.errors import handle_error
-from llamalane.api.middleware import LimitBody, RequestLog
+from llamalane.api.limits import LimitBody, LimitHead
+from llamalane.api.middleware import RequestLog
 from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.routes import make_router
 from llamalane.api.service import OnFailure, Service
@@ -46,15 +47,21 @@ def create_app(
         app.mount("/llm", llm)
     """
     service = Service(engine_or_config, api, on_failure)
-    app = FastAPI(title="llamalane", version=__version__, lifespan=service.lifespan)
+    app = FastAPI(
+        title="llamalane",
+        version=__version__,
+        lifespan=service.lifespan,
+        telemetry=service.tracing.for_fastapi,
+    )
     app.state.llamalane = service
     for kind in (LlamalaneError, HTTPException):
         app.add_exception_handler(kind, handle_error)
     app.include_router(make_router(service))
     # The last one added is the first to see a request.
-    app.add_middleware(LimitBody, limit=service.api.max_body_bytes)
+    app.add_middleware(LimitBody, limit=service.api.max_body_bytes, seconds=service.api.body_timeout)
     app.add_middleware(Authenticate, admit=service.admit)
-    app.add_middleware(RequestLog)
+    app.add_middleware(LimitHead)
+    app.add_middleware(RequestLog, count=service.metrics.count_response)
     if service.api.cors_origins:
         app.add_middleware(
             CORSMiddleware,

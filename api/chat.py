@@ -102,6 +102,7 @@ class Chat(Endpoint[ChatBody]):
 
     path = "/v1/chat/completions"
     body_type = ChatBody
+    operation = "chat"
     id_prefix = "chatcmpl"
     object_name = "chat.completion"
     chunk_object_name = "chat.completion.chunk"

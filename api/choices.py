@@ -31,10 +31,14 @@ class PromptInput:
 
 
 class Endpoint(ABC, Generic[BodyT]):
-    """What differs between the two endpoints: how prompts come in, and how choices go out."""
+    """What differs between the two endpoints: how prompts come in, and how choices go out.
+
+    `operation` is what OpenTelemetry calls it.
+    """
 
     path: str
     body_type: type[BodyT]
+    operation: str
     id_prefix: str
     object_name: str
     chunk_object_name: str

@@ -16,6 +16,7 @@ class Completions(Endpoint[CompletionBody]):
 
     path = "/v1/completions"
     body_type = CompletionBody
+    operation = "text_completion"
     id_prefix = "cmpl"
     object_name = "text_completion"
     chunk_object_name = "text_completion"

@@ -72,7 +72,9 @@ HTTP_KINDS: Mapping[int, Kind] = {
     401: Kind(401, "authentication_error", "invalid_api_key"),
     404: Kind(404, "invalid_request_error", "unknown_url"),
     405: Kind(405, "invalid_request_error", "method_not_allowed"),
+    408: Kind(408, "invalid_request_error", "request_timeout"),
     413: Kind(413, "invalid_request_error", "request_too_large"),
+    431: Kind(431, "invalid_request_error", "headers_too_large"),
 }
 
 

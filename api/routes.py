@@ -53,7 +53,7 @@ def _generation(service: Service, endpoint: Endpoint[Any]) -> Callable[[Request]
             caller=caller_of(request.scope),
             api=service.api,
             priority_header=request.headers.get(PRIORITY_HEADER),
-            observe=service.metrics.observe,
+            tracing=service.tracing,
         )
 
     return generate

@@ -13,8 +13,9 @@ from llamalane.api.config import ApiConfig, ServerConfig
 from llamalane.api.keys import ANYONE, Caller, KeyRing, digest_of, levels_of, load_keys
 from llamalane.api.metrics import Metrics
 from llamalane.api.middleware import METRICS_PATH
+from llamalane.api.tracing import Tracing
 from llamalane.errors import EngineClosedError, LlamalaneError
-from llamalane.scheduler import Engine, EngineConfig, EngineState, EngineStatistics
+from llamalane.scheduler import Engine, EngineConfig, EngineState
 from llamalane.scheduler.reload import Changes, compare, engine_changes, merge
 
 logger = logging.getLogger("llamalane.api")
@@ -50,7 +51,8 @@ class Service:
         config = source if isinstance(source, EngineConfig) else source.config
         self.api = api or (config.api if isinstance(config, ServerConfig) else ApiConfig())
         self.keys = load_keys(self.api, levels_of(config))
-        self.metrics = Metrics(self._statistics)
+        self.metrics = Metrics(lambda: self.engine)
+        self.tracing = Tracing(self.api.traces)
         self.created = int(time.time())
         self._on_failure = on_failure
         self._running = False
@@ -141,6 +143,7 @@ class Service:
                     tasks.cancel_scope.cancel()
         finally:
             self._running = False
+            await self.tracing.flush()
         if raised is None and self._on_failure is None:
             raised = self._failure
         if raised is not None:
@@ -158,9 +161,6 @@ class Service:
                 self._on_failure(error)
             else:
                 scope.cancel()
-
-    def _statistics(self) -> EngineStatistics | None:
-        return None if self.engine is None else self.engine.stats()
 
 
 def _told(error: Exception) -> str:

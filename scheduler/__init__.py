@@ -15,14 +15,17 @@ from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.engine import Engine, ModelInfo
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation
-from llamalane.scheduler.handle import RequestHandle
+from llamalane.scheduler.handle import Progress, RequestHandle
+from llamalane.scheduler.histogram import HistogramSnapshot
 from llamalane.scheduler.intake import SubmitOptions
+from llamalane.scheduler.measurements import LevelStatistics, Measure
 from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.reload import Changes
 from llamalane.scheduler.request import RequestState
 from llamalane.scheduler.result import Result, Timings, Usage
+from llamalane.scheduler.room import ParkReason
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
-from llamalane.streams import FinishReason, Grammar, SamplingParameters
+from llamalane.streams import FinishReason, Grammar, Parking, SamplingParameters
 
 __all__ = [
     "LEAST_URGENT",
@@ -38,13 +41,19 @@ __all__ = [
     "Explanation",
     "FinishReason",
     "Grammar",
+    "HistogramSnapshot",
     "KVConfig",
     "LaneConfig",
     "LaneStatistics",
+    "LevelStatistics",
+    "Measure",
     "ModelConfig",
     "ModelInfo",
     "Observer",
+    "ParkReason",
+    "Parking",
     "PriorityLevels",
+    "Progress",
     "QueueConfig",
     "RequestHandle",
     "RequestState",

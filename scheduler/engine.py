@@ -373,7 +373,7 @@ class Engine:
             for request in requests:
                 request.gang = None
         parts.scheduler.submit_all(requests, slots)
-        return [RequestHandle(request, parts.scheduler.cancel) for request in requests]
+        return [RequestHandle(request, parts.scheduler.cancel, self._clock) for request in requests]
 
     def _closed(self) -> bool:
         return self._state is EngineState.CLOSED

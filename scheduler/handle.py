@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass
 from typing import Any, Self
 
+from llamalane.clock import Clock
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
+from llamalane.scheduler.events import EventKind
 from llamalane.scheduler.request import Delivery, Request, RequestState
 from llamalane.scheduler.result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a request has come, or came before it ended; times are in seconds from its submission.
+
+    Attributes:
+        age: how long ago it was submitted.
+        wait, first_token: when it got its first place, and its first token; None while it has not.
+        lane: the lane that it is on, or was on last; empty for none yet.
+        prompt_tokens, cached_tokens, completion_tokens: as `Usage` counts them.
+        parks, restarts: how often it had to give way, and how often its lane failed under it.
+        events: what happened to it, and when.
+    """
+
+    age: float
+    wait: float | None
+    first_token: float | None
+    lane: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    parks: int
+    restarts: int
+    events: tuple[tuple[EventKind, float], ...]
 
 
 class RequestHandle:
@@ -18,9 +46,10 @@ class RequestHandle:
     result holds all of it.
     """
 
-    def __init__(self, request: Request, cancel: Callable[[Request], None]) -> None:
+    def __init__(self, request: Request, cancel: Callable[[Request], None], clock: Clock) -> None:
         self._request = request
         self._cancel = cancel
+        self._clock = clock
 
     @property
     def id(self) -> RequestId:
@@ -47,6 +76,24 @@ class RequestHandle:
     def prompt_tokens(self) -> int:
         """The prompt's length in tokens."""
         return len(self._request.tokens)
+
+    @property
+    def progress(self) -> Progress:
+        """How far the request has come, also after its end."""
+        request = self._request
+        since = request.arrival
+        return Progress(
+            age=self._clock.now() - since,
+            wait=None if request.admitted_at is None else request.admitted_at - since,
+            first_token=None if request.first_token_at is None else request.first_token_at - since,
+            lane=request.lane,
+            prompt_tokens=len(request.tokens),
+            cached_tokens=request.cached,
+            completion_tokens=len(request.generated),
+            parks=request.parks,
+            restarts=request.restarts,
+            events=tuple((kind, time - since) for kind, time in request.events),
+        )
 
     def cancel(self) -> None:
         """End the request: it leaves the queue at once, or its lane at the next step. May be repeated."""

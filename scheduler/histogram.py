@@ -32,6 +32,10 @@ class HistogramSnapshot:
         yield from zip((*self.bounds, float("inf")), accumulate(self.counts), strict=True)
 
 
+NOTHING = HistogramSnapshot()
+"""No values, and no buckets for any."""
+
+
 class Histogram:
     """Counts values in buckets; `bounds` are the largest value of each, in ascending order."""
 

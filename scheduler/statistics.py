@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from llamalane.ids import Level
 from llamalane.kvcache import DiskStatistics, HostStatistics
 from llamalane.scheduler.counters import Counters
-from llamalane.scheduler.histogram import HistogramSnapshot
+from llamalane.scheduler.histogram import NOTHING, HistogramSnapshot
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.measurements import LevelStatistics
 from llamalane.scheduler.scheduler import Scheduler
@@ -65,9 +65,9 @@ class LaneStatistics:
     kept_cells: int
     evictions: int
     paused: bool = False
-    step_seconds: HistogramSnapshot = HistogramSnapshot()
-    step_rows: HistogramSnapshot = HistogramSnapshot()
-    step_tokens: HistogramSnapshot = HistogramSnapshot()
+    step_seconds: HistogramSnapshot = NOTHING
+    step_rows: HistogramSnapshot = NOTHING
+    step_tokens: HistogramSnapshot = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

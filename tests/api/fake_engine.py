@@ -18,11 +18,13 @@ from llamalane.scheduler import (
     EngineConfig,
     EngineState,
     EngineStatistics,
+    EventKind,
     FinishReason,
     LaneStatistics,
     ModelConfig,
     ModelInfo,
     PriorityLevels,
+    Progress,
     RequestState,
     Result,
     SamplingParameters,
@@ -74,6 +76,27 @@ class ScriptedHandle:
         if not self.ended:
             self.cancelled += 1
             self._cancel.set()
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(
+            age=1.5,
+            wait=0.25,
+            first_token=0.5,
+            lane="main",
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.play.cached_tokens,
+            completion_tokens=len(self.play.texts),
+            parks=1,
+            restarts=0,
+            events=(
+                (EventKind.ACCEPTED, 0.0),
+                (EventKind.ADMITTED, 0.25),
+                (EventKind.PARKED, 0.75),
+                (EventKind.ADMITTED, 1.0),
+                (EventKind.ENDED, 1.5),
+            ),
+        )
 
     async def __aiter__(self) -> AsyncIterator[str]:
         for count, text in enumerate(self.play.texts):
