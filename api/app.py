@@ -15,7 +15,8 @@ from llamalane.api.authentication import Authenticate
 from llamalane.api.config import ApiConfig, ServerConfig
 from llamalane.api.errors import handle_error
 from llamalane.api.limits import LimitBody, LimitHead
-from llamalane.api.middleware import RequestLog
+from llamalane.api.middleware import OPEN_PATHS, RequestLog
+from llamalane.api.openapi import DESCRIPTION, DESCRIPTION_PATHS, OPENAPI_PATH, describe, docs_router
 from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.routes import make_router
 from llamalane.api.service import OnFailure, Service
@@ -50,6 +51,10 @@ def create_app(
     app = FastAPI(
         title="llamalane",
         version=__version__,
+        description=DESCRIPTION,
+        openapi_url=OPENAPI_PATH if service.api.docs else None,
+        docs_url=None,
+        redoc_url=None,
         lifespan=service.lifespan,
         telemetry=service.tracing.for_fastapi,
     )
@@ -57,9 +62,13 @@ def create_app(
     for kind in (LlamalaneError, HTTPException):
         app.add_exception_handler(kind, handle_error)
     app.include_router(make_router(service))
+    if service.api.docs:
+        describe(app)
+        app.include_router(docs_router())
     # The last one added is the first to see a request.
     app.add_middleware(LimitBody, limit=service.api.max_body_bytes, seconds=service.api.body_timeout)
-    app.add_middleware(Authenticate, admit=service.admit)
+    open_paths = OPEN_PATHS | DESCRIPTION_PATHS if service.api.docs else OPEN_PATHS
+    app.add_middleware(Authenticate, admit=service.admit, open_paths=open_paths)
     app.add_middleware(LimitHead)
     app.add_middleware(RequestLog, count=service.metrics.count_response)
     if service.api.cors_origins:

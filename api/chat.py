@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from llamalane.api.answer_schemas import ChatCompletion, ChatCompletionChunk
 from llamalane.api.choices import Endpoint, PromptInput
 from llamalane.api.schemas import GenerationBody
 from llamalane.errors import InvalidRequestError
@@ -102,6 +103,8 @@ class Chat(Endpoint[ChatBody]):
 
     path = "/v1/chat/completions"
     body_type = ChatBody
+    answer = ChatCompletion
+    chunk = ChatCompletionChunk
     operation = "chat"
     id_prefix = "chatcmpl"
     object_name = "chat.completion"

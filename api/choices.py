@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
+from pydantic import BaseModel
+
 from llamalane.api.bodies import BodyT
 from llamalane.api.footprint import Footprint
 from llamalane.api.priority import tier_of
@@ -33,11 +35,13 @@ class PromptInput:
 class Endpoint(ABC, Generic[BodyT]):
     """What differs between the two endpoints: how prompts come in, and how choices go out.
 
-    `operation` is what OpenTelemetry calls it.
+    `operation` is what OpenTelemetry calls it; `answer` and `chunk` describe what it answers.
     """
 
     path: str
     body_type: type[BodyT]
+    answer: type[BaseModel]
+    chunk: type[BaseModel]
     operation: str
     id_prefix: str
     object_name: str

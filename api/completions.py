@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llamalane.api.answer_schemas import Completion, CompletionChunk
 from llamalane.api.choices import Endpoint, PromptInput
 from llamalane.api.schemas import CompletionBody, Prompt
 from llamalane.ids import RequestId
@@ -16,6 +17,8 @@ class Completions(Endpoint[CompletionBody]):
 
     path = "/v1/completions"
     body_type = CompletionBody
+    answer = Completion
+    chunk = CompletionChunk
     operation = "text_completion"
     id_prefix = "cmpl"
     object_name = "text_completion"
