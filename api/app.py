@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from fastapi import FastAPI
+from opentelemetry.trace import TracerProvider
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -30,16 +31,20 @@ def create_app(
     *,
     api: ApiConfig | None = None,
     on_failure: OnFailure | None = None,
+    tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
     """Return an app that serves a model with OpenAI's endpoints.
 
     Given a configuration, the app's lifespan starts an engine and closes it; while the model loads, every endpoint
     answers 503. Given an engine, that one is used: start it before serving. `api` stands for the `api` part of a
-    `ServerConfig`; raises `ConfigError` when its keys cannot be used.
+    `ServerConfig`; raises `ConfigError` when its keys cannot be used, or when `api.traces` needs what is not installed.
 
     When the engine cannot be started, or fails, `on_failure` is called with the error, on the event loop; whoever runs
     the server should end it then. Without `on_failure` the lifespan raises the error: Hypercorn ends, Uvicorn logs it
     and goes on, and every endpoint answers 503 with the error.
+
+    Requests are traced by `tracer_provider`; without one, as `api.traces` says, or else by the tracer provider that
+    the process has set, if it has.
 
     To mount the app in another one, give its lifespan to that one, whose server knows no other::
 
@@ -47,7 +52,7 @@ def create_app(
         app = FastAPI(lifespan=lifespan_of(llm))
         app.mount("/llm", llm)
     """
-    service = Service(engine_or_config, api, on_failure)
+    service = Service(engine_or_config, api, on_failure, tracer_provider)
     app = FastAPI(
         title="llamalane",
         version=__version__,

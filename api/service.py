@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
+from opentelemetry.trace import TracerProvider
 
 from llamalane.api.config import ApiConfig, ServerConfig
 from llamalane.api.keys import ANYONE, Caller, KeyRing, digest_of, levels_of, load_keys
@@ -45,14 +46,20 @@ class Service:
     started nor closed here.
     """
 
-    def __init__(self, source: Engine | EngineConfig, api: ApiConfig | None, on_failure: OnFailure | None) -> None:
+    def __init__(
+        self,
+        source: Engine | EngineConfig,
+        api: ApiConfig | None,
+        on_failure: OnFailure | None,
+        tracer_provider: TracerProvider | None = None,
+    ) -> None:
         self._config = source if isinstance(source, EngineConfig) else None
         self.engine = None if isinstance(source, EngineConfig) else source
         config = source if isinstance(source, EngineConfig) else source.config
         self.api = api or (config.api if isinstance(config, ServerConfig) else ApiConfig())
         self.keys = load_keys(self.api, levels_of(config))
         self.metrics = Metrics(lambda: self.engine)
-        self.tracing = Tracing(self.api.traces)
+        self.tracing = Tracing(self.api.traces, tracer_provider)
         self.created = int(time.time())
         self._on_failure = on_failure
         self._running = False

@@ -18,7 +18,7 @@ import anyio.to_thread
 from fastapi.telemetry import TelemetryConfig
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, StatusCode
+from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
@@ -32,7 +32,7 @@ from llamalane.ids import Level
 from llamalane.scheduler import EventKind, Progress, Result
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace import TracerProvider as SendingProvider
 
     from llamalane.api.choices import Order
 
@@ -52,14 +52,15 @@ _NANOSECONDS = 1_000_000_000
 
 
 class Tracing:
-    """The spans of one app: sent as `config` says, or left to the process's tracer provider.
+    """The spans of one app: for `provider`, or sent as `config` says, or left to the process's tracer provider.
 
     Raises `ConfigError` when they are to be sent and the extra `otel` is not installed.
     """
 
-    def __init__(self, config: TracesConfig) -> None:
-        self.provider = _make_provider(config) if config.export == "otlp" else None
-        self._tracer = trace.get_tracer("llamalane", __version__, self.provider)
+    def __init__(self, config: TracesConfig, provider: TracerProvider | None = None) -> None:
+        self._own = _make_provider(config) if provider is None and config.export == "otlp" else None
+        self._provider = provider or self._own
+        self._tracer = trace.get_tracer("llamalane", __version__, self._provider)
 
     @property
     def for_fastapi(self) -> TelemetryConfig:
@@ -69,8 +70,8 @@ class Tracing:
             "logs": False,  # it would record the words of unexpected errors, whatever they hold
             "exclude": lambda scope: route_path(scope) in QUIET_PATHS,
         }
-        if self.provider is not None:
-            settings["tracer_provider"] = self.provider
+        if self._provider is not None:
+            settings["tracer_provider"] = self._provider
             settings["auto_configure"] = False
         return settings
 
@@ -103,10 +104,10 @@ class Tracing:
 
     async def flush(self) -> None:
         """Send what has not been sent, if it is sent from here at all."""
-        if self.provider is None:
+        if self._own is None:
             return
         with anyio.CancelScope(shield=True), anyio.move_on_after(_FLUSH_SECONDS):
-            await anyio.to_thread.run_sync(self.provider.force_flush, abandon_on_cancel=True)
+            await anyio.to_thread.run_sync(self._own.force_flush, abandon_on_cancel=True)
 
 
 class GenerationSpan:
@@ -193,11 +194,11 @@ def _parent(scope: Scope) -> Context | None:
     return propagate.extract(dict(Headers(scope=scope)))
 
 
-def _make_provider(config: TracesConfig) -> TracerProvider:
+def _make_provider(config: TracesConfig) -> SendingProvider:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  (an extra)
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider as SendingProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
         from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -208,7 +209,7 @@ def _make_provider(config: TracesConfig) -> TracerProvider:
     if config.service_name is not None:
         resource = resource.merge(Resource({"service.name": config.service_name}))
     sampler = None if config.sample is None else ParentBasedTraceIdRatio(config.sample)
-    provider = TracerProvider(sampler=sampler, resource=resource)
+    provider = SendingProvider(sampler=sampler, resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=_traces_url(config.endpoint))))
     return provider
 

@@ -20,7 +20,7 @@ EXIT_USAGE = 2
 EXIT_ITEMS_FAILED = 3
 """A batch was finished, and some of its lines failed."""
 
-_EXTRA = frozenset({"typer", "rich", "uvicorn", "fastapi", "starlette", "prometheus_client"})
+_EXTRA = frozenset({"typer", "rich", "uvicorn", "fastapi", "starlette", "prometheus_client", "opentelemetry"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
