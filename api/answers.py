@@ -72,7 +72,7 @@ class GenerationAnswer(Response):
             most_urgent=self._caller.most_urgent,
             cap=self._api.above_level == "cap",
         )
-        with self._tracing.generation(scope, self._endpoint.operation, body, level, self._engine.model_name) as span:
+        with self._tracing.generation(scope, self._endpoint.operation, body, level, self._engine.model_names) as span:
             try:
                 if body.stream:
                     await self._send_stream(level, receive, send, record, span)

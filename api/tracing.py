@@ -41,12 +41,13 @@ PROVIDER = "llamalane"
 
 _FLUSH_SECONDS = 5.0
 """For so long at most, the end of an app waits for its last spans to be sent."""
-_EVENTS = {
+EVENTS = {
     EventKind.PARKED: "llamalane.parked",
     EventKind.HANDED_OVER: "llamalane.handed_over",
     EventKind.REQUEUED: "llamalane.requeued",
     EventKind.PRIORITIZED: "llamalane.prioritized",
 }
+"""What becomes of a request, by the names that span events have."""
 _FIRST_TOKEN = "llamalane.first_token"
 _NANOSECONDS = 1_000_000_000
 
@@ -77,12 +78,16 @@ class Tracing:
 
     @contextlib.contextmanager
     def generation(
-        self, scope: Scope, operation: str, body: GenerationBody, level: Level, model: str
+        self, scope: Scope, operation: str, body: GenerationBody, level: Level, models: Sequence[str]
     ) -> Iterator[GenerationSpan]:
-        """Trace a request for as long as the block lasts; an error that leaves it is told."""
-        attributes = _request_attributes(operation, body, level, body.model or model)
+        """Trace a request for as long as the block lasts; an error that leaves it is told.
+
+        `models` are the names that the served model has: any other that a client asks for is its own text.
+        """
+        model = body.model if body.model in models else models[0]
+        attributes = _request_attributes(operation, body, level, model)
         with self._tracer.start_as_current_span(
-            f"{operation} {body.model or model}",
+            f"{operation} {model}",
             _parent(scope),
             SpanKind.INTERNAL,
             attributes,
@@ -140,8 +145,8 @@ class GenerationSpan:
             if kind is EventKind.ADMITTED:
                 events.append(("llamalane.resumed" if admitted else "llamalane.admitted", seconds))
                 admitted = True
-            elif kind in _EVENTS:
-                events.append((_EVENTS[kind], seconds))
+            elif kind in EVENTS:
+                events.append((EVENTS[kind], seconds))
         for name, seconds in sorted(events, key=lambda event: event[1]):
             self._span.add_event(name, choice, begin + round(seconds * _NANOSECONDS))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -18,7 +19,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
 from llamalane.api import ApiConfig, ServerConfig, create_app, lifespan_of
-from llamalane.api.config import TracesConfig
+from llamalane.api.config import KeyConfig, TracesConfig
+from llamalane.api.tracing import EVENTS
 from llamalane.errors import ConfigError, QueueFullError, RequestShedError
 from llamalane.scheduler import (
     Engine,
@@ -33,6 +35,7 @@ from llamalane.scheduler import (
 from tests.api.asgi import client_of, exchange
 from tests.api.collector import collecting
 from tests.api.fake_engine import Play, ScriptedEngine, as_engine
+from tests.api.test_keys import sha256
 from tests.api.test_service import ready
 from tests.cli.process import environment
 
@@ -127,7 +130,8 @@ async def test_no_span_holds_text_of_prompts_outputs_or_errors(spans: Spans) -> 
         for more in ({}, {"stream": True}, {}, {}):
             await client.post("/v1/chat/completions", json={**CHAT, **more})
         await client.post("/v1/chat/completions", json={**CHAT, "temperature": SECRETS[0]})
-    assert len(spans.ended) == 4 + 5
+        await client.post("/v1/chat/completions", json={**CHAT, "model": SECRETS[0]})
+    assert len(spans.ended) == 5 + 6
     told = "".join(span.to_json() for span in spans.ended)
     assert not [secret for secret in SECRETS if secret in told]
 
@@ -342,3 +346,25 @@ def test_the_provider_that_the_process_has_set_is_used_and_nothing_is_imported_b
         [sys.executable, "-c", GLOBAL], capture_output=True, text=True, env=variables, cwd=root, check=False
     )
     assert done.stdout == "POST /v1/completions, text_completion scripted\n", done.stderr
+
+
+async def test_the_documentation_names_all_attributes_and_events_and_no_others(spans: Spans) -> None:
+    keys = [KeyConfig(name="alice", sha256=sha256("the key of alice"))]
+    names = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
+    everything = {"prompt": "x", "n": 2, "stream": True, "seed": 1, "top_k": 5, "max_tokens": 5}
+    everything |= dict.fromkeys(names, 0.5)
+    plays = [Play(), Play(), Play(refusal=QueueFullError(1, reason="requests", limit=1))]
+    async with client_of(traced(ScriptedEngine(plays), spans, keys=keys), {"x-api-key": "the key of alice"}) as client:
+        for _ in range(2):
+            await client.post("/v1/completions", json=everything)
+    ours = [span for span in spans.ended if span.kind is SpanKind.INTERNAL]
+    told = {name for span in ours for name in attributes_of(span)}
+    choices = {name for span in ours for event in span.events for name in event.attributes or {}}
+    text = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+    listed = set(re.findall(r"`((?:gen_ai|llamalane|error)\.[a-z_.]+)`", text)) - {"llamalane.api.access"}
+    assert listed == told | choices | {
+        *EVENTS.values(),
+        "llamalane.admitted",
+        "llamalane.first_token",
+        "llamalane.resumed",
+    }
