@@ -101,7 +101,8 @@ class ApiConfig(Section):
     max_body_bytes: Integer = Field(default=16 * 1024 * 1024, ge=1024)
     """The largest body of a request in bytes; a larger one is refused."""
     body_timeout: Number = Field(default=60.0, gt=0)
-    """Within so many seconds all of a request's body must have come; a slower one is refused."""
+    """For so many seconds a request's body may be on its way, and for as many more for each MiB of it that has come; a
+    slower one is refused."""
     docs: bool = Field(default=True)
     """Whether /docs and /openapi.json describe the API, to whoever asks: they tell nothing of models or clients."""
     traces: TracesConfig = Field(default_factory=TracesConfig)

@@ -16,6 +16,7 @@ MAX_HEADERS = 128
 """More headers than any client sends by itself."""
 MAX_HEAD_BYTES = 64 * 1024
 """The most bytes that a request's path, query and headers may have together."""
+MIB = 1024 * 1024
 
 _DIGITS = 20
 """A length of more digits is too large whatever they are, and Python would not read them."""
@@ -44,9 +45,10 @@ class LimitHead:
 
 
 class LimitBody:
-    """Refuses a body of more than `limit` bytes, or one that is not there after `seconds`.
+    """Refuses a body of more than `limit` bytes, or one that comes too slowly.
 
-    A body that is too large is refused unread when its length is told, else as soon as it is met.
+    A body that is too large is refused unread when its length is told, else as soon as it is met. One that is small
+    has to be there after `seconds`; for each MiB of a larger one there are as many more.
     """
 
     def __init__(self, app: ASGIApp, limit: int, seconds: float = math.inf) -> None:
@@ -70,14 +72,14 @@ class LimitBody:
 
 
 class BodyReader:
-    """Receives a body of at most `limit` bytes, all of it within `seconds`; then whatever follows, at any time."""
+    """Receives a body, within the bounds that `LimitBody` has; then whatever follows, at any time."""
 
     def __init__(self, receive: Receive, limit: int, seconds: float, too_large: Refusal) -> None:
         self._receive = receive
         self._limit = limit
         self._seconds = seconds
         self._too_large = too_large
-        self._deadline: float | None = None
+        self._begin: float | None = None
         self._complete = False
         self._received = 0
 
@@ -94,12 +96,13 @@ class BodyReader:
         return message
 
     async def _next_piece(self) -> Message:
-        if self._deadline is None:
-            self._deadline = anyio.current_time() + self._seconds
-        with anyio.CancelScope(deadline=self._deadline) as scope:
+        if self._begin is None:
+            self._begin = anyio.current_time()
+        allowed = self._seconds * (1 + self._received / MIB)
+        with anyio.CancelScope(deadline=self._begin + allowed) as scope:
             return await self._receive()
         assert scope.cancelled_caught
-        raise HTTPException(408, f"the body was not received within {self._seconds:g} s", _CLOSE)
+        raise HTTPException(408, f"the body comes too slowly: {self._received} bytes within {allowed:g} s", _CLOSE)
 
 
 def _head_refusal(scope: Scope) -> HTTPException | None:

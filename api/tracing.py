@@ -84,7 +84,7 @@ class Tracing:
 
         `models` are the names that the served model has: any other that a client asks for is its own text.
         """
-        model = body.model if body.model in models else models[0]
+        model = body.model if body.model is not None and body.model in models else models[0]
         attributes = _request_attributes(operation, body, level, model)
         with self._tracer.start_as_current_span(
             f"{operation} {model}",

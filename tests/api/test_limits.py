@@ -7,10 +7,11 @@ import math
 
 import anyio
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.types import Message
 
 from llamalane.api import ApiConfig, create_app
-from llamalane.api.limits import MAX_HEAD_BYTES, MAX_HEADERS, BodyReader, LimitBody
+from llamalane.api.limits import MAX_HEAD_BYTES, MAX_HEADERS, MIB, BodyReader
 from tests.api.asgi import client_of, exchange
 from tests.api.fake_engine import Play, ScriptedEngine, as_engine
 
@@ -66,26 +67,27 @@ async def test_a_body_that_does_not_come_is_refused_in_time() -> None:
     assert start["status"] == 408
     assert (b"connection", b"close") in start["headers"]
     assert json.loads(body["body"])["error"]["code"] == "request_timeout"
-    assert "within 0.05 s" in json.loads(body["body"])["error"]["message"]
+    assert "1 bytes within 0.05" in json.loads(body["body"])["error"]["message"]
 
 
-async def test_once_a_body_is_there_waiting_is_not_bounded_any_more() -> None:
-    deadlines: list[float] = []
+async def test_a_body_has_more_time_the_more_of_it_has_come_and_what_follows_has_no_bound() -> None:
+    times: list[float] = []
     messages: list[Message] = [
-        {"type": "http.request", "body": b"x", "more_body": True},
+        {"type": "http.request", "body": b"x" * MIB, "more_body": True},
         {"type": "http.request", "body": b"y"},
         {"type": "http.disconnect"},
     ]
 
     async def receive() -> Message:
-        deadlines.append(anyio.current_effective_deadline())
+        times.append(anyio.current_effective_deadline() - begin)
         return messages.pop(0)
 
-    read = BodyReader(receive, limit=2, seconds=60, too_large=LimitBody(None, limit=2)._too_large)  # type: ignore[arg-type]
+    begin = anyio.current_time()
+    read = BodyReader(receive, 2 * MIB, 60, too_large=lambda: HTTPException(413))
     for _ in range(3):
         await read()
-    assert deadlines[0] == deadlines[1] < math.inf, "one bound for all of the body"
-    assert deadlines[2] == math.inf
+    assert times == [pytest.approx(60, abs=30), pytest.approx(120, abs=30), math.inf]
+    assert times[1] - times[0] == pytest.approx(60)
 
 
 async def test_a_long_answer_outlives_the_time_for_the_body() -> None:
