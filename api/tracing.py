@@ -68,7 +68,7 @@ class Tracing:
         """What FastAPI goes by, which traces HTTP requests."""
         settings: TelemetryConfig = {
             "operation_spans": False,
-            "logs": False,  # it would record the words of unexpected errors, whatever they hold
+            "logs": False,  # they would hold the words of unexpected errors; ours go to the log
             "exclude": lambda scope: route_path(scope) in QUIET_PATHS,
         }
         if self._provider is not None:
