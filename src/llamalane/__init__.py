@@ -10,12 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llamalane.scheduler import Engine, EngineConfig, RequestHandle, Result
+    from llamalane.scheduler import BlockingEngine, BlockingRequestHandle, Engine, EngineConfig, RequestHandle, Result
     from llamalane.streams import FinishReason, Grammar, SamplingParameters
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BlockingEngine": "llamalane.scheduler",
+    "BlockingRequestHandle": "llamalane.scheduler",
     "Engine": "llamalane.scheduler",
     "EngineConfig": "llamalane.scheduler",
     "FinishReason": "llamalane.streams",
@@ -25,7 +27,17 @@ _HOMES = {
     "SamplingParameters": "llamalane.streams",
 }
 
-__all__ = ["Engine", "EngineConfig", "FinishReason", "Grammar", "RequestHandle", "Result", "SamplingParameters"]
+__all__ = [
+    "BlockingEngine",
+    "BlockingRequestHandle",
+    "Engine",
+    "EngineConfig",
+    "FinishReason",
+    "Grammar",
+    "RequestHandle",
+    "Result",
+    "SamplingParameters",
+]
 
 
 def __getattr__(name: str) -> Any:
