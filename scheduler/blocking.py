@@ -7,20 +7,21 @@ import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import anyio
 
 from llamalane.clock import Clock
 from llamalane.errors import EngineClosedError
-from llamalane.scheduler.assembly import OpenContext
 from llamalane.scheduler.blocking_handle import BlockingRequestHandle
 from llamalane.scheduler.config import EngineConfig
 from llamalane.scheduler.engine import Engine
 from llamalane.scheduler.events import Observer
 from llamalane.scheduler.handle import RequestHandle
 from llamalane.scheduler.loop_thread import LoopThread
-from llamalane.streams.llama import Context
+
+if TYPE_CHECKING:
+    from llamalane.scheduler.assembly import OpenContext
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,7 +116,7 @@ class BlockingEngine:
         *,
         clock: Clock | None = None,
         observer: Observer | None = None,
-        open_context: OpenContext = Context,
+        open_context: OpenContext | None = None,
         allow_event_loop: bool = False,
     ) -> None:
         self._engine = Engine(config, clock=clock, observer=observer, open_context=open_context)
