@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from llamalane.streams.llama.library import library  # now: its module, which has the same name, would take its place
+
 if TYPE_CHECKING:
     from llamalane.streams.llama.abilities import Abilities
     from llamalane.streams.llama.batch import Batch
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from llamalane.streams.llama.context import CACHE_TYPES, FLASH_ATTENTION, Context, ContextOptions
     from llamalane.streams.llama.detokenizer import Detokenizer
     from llamalane.streams.llama.grammar import CompiledGrammar, Follower, Following, Grammars
-    from llamalane.streams.llama.library import library
     from llamalane.streams.llama.model import Model, ModelOptions
     from llamalane.streams.llama.sampler import Candidates, Sampler, cumulative_distribution, uniform
     from llamalane.streams.llama.vocabulary import Vocabulary, encode
@@ -40,7 +41,6 @@ _HOMES = {
     "Vocabulary": "vocabulary",
     "cumulative_distribution": "sampler",
     "encode": "vocabulary",
-    "library": "library",
     "uniform": "sampler",
 }
 
