@@ -235,6 +235,7 @@ def test_ctrl_c_while_requests_are_submitted_leaves_none(make_blocking_engine: M
         with pytest.raises(KeyboardInterrupt):
             submit_again_and_again(engine)
         assert nothing_is_left(engine)
+        assert engine.stats().counters.finished == 0
 
 
 def test_a_wrong_request_fails_where_it_is_made(engine: WatchedBlockingEngine) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llamalane.errors import ContextError, EngineClosedError, ModelLoadError, RequestCancelledError
-from llamalane.scheduler import BlockingEngine, EngineConfig, EngineState, EventKind
+from llamalane.scheduler import BlockingEngine, BlockingRequestHandle, EngineConfig, EngineState, EventKind
 from llamalane.streams.lane import StepContext
 from llamalane.streams.llama import Context, ContextOptions, Model
 from tests.engine.conftest import MakeBlockingEngine
@@ -56,18 +56,21 @@ def test_leaving_lets_requests_finish(make_blocking_engine: MakeBlockingEngine) 
         assert len(handle.result().tokens) == 30
 
 
-def leave_with_an_error(engine: BlockingEngine) -> None:
+def leave_with_an_error(engine: BlockingEngine, handles: list[BlockingRequestHandle]) -> None:
     with engine:
-        for _ in range(3):
-            engine.submit(PROMPT, sampling=ENDLESS)
+        handles.extend(engine.submit(PROMPT, sampling=ENDLESS) for _ in range(3))
         raise KeyError("mine")
 
 
 def test_an_error_that_leaves_the_block_ends_what_is_there(make_blocking_engine: MakeBlockingEngine) -> None:
     engine = make_blocking_engine(drain_timeout=3600)
+    handles: list[BlockingRequestHandle] = []
     with pytest.raises(KeyError, match="mine") as caught:
-        leave_with_an_error(engine)
+        leave_with_an_error(engine, handles)
     assert [entry.name for entry in caught.traceback][1:] == ["leave_with_an_error"]
+    for handle in handles:
+        with pytest.raises(EngineClosedError):
+            handle.result()
     assert engine.state is EngineState.CLOSED
     assert not lane_threads()
 
