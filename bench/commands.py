@@ -149,6 +149,16 @@ def prefixes() -> None:
 
 
 @app.command()
+def imports(
+    rounds: Annotated[int, typer.Option(help="How often each import is measured.", metavar="N", min=1)] = 10,
+) -> None:
+    """Measure what importing llamalane costs, in new processes."""
+    with _needed_packages():
+        from llamalane.bench.import_costs import imports_markdown, measure_imports  # noqa: PLC0415
+    print(imports_markdown(measure_imports(rounds=rounds, tell=_tell)))
+
+
+@app.command()
 def fanout(
     model: Model = None,
     rounds: Annotated[int, typer.Option(help="How often each server is measured.", metavar="N", min=1)] = 4,

@@ -1,6 +1,8 @@
 """The scheduler: whose tokens come next, and the engine that carries it out."""
 
 from llamalane.ids import LEAST_URGENT, MOST_URGENT
+from llamalane.scheduler.blocking import BlockingEngine
+from llamalane.scheduler.blocking_handle import BlockingRequestHandle
 from llamalane.scheduler.config import (
     EngineConfig,
     KVConfig,
@@ -30,6 +32,8 @@ from llamalane.streams import FinishReason, Grammar, Parking, SamplingParameters
 __all__ = [
     "LEAST_URGENT",
     "MOST_URGENT",
+    "BlockingEngine",
+    "BlockingRequestHandle",
     "Changes",
     "Counters",
     "Engine",

@@ -92,10 +92,10 @@ class _LentPool(StreamPool):
         self._cuda.close()
 
 
-def assemble(config: EngineConfig, open_context: OpenContext = Context) -> Machinery:
+def assemble(config: EngineConfig, open_context: OpenContext | None = None) -> Machinery:
     """Load the model and open every lane, or undo what was done and raise. Blocks for as long as loading takes.
 
-    `open_context` makes the lanes' contexts.
+    `open_context` makes the lanes' contexts, in place of `Context`.
     """
     found = probe()  # before llama.cpp is loaded: its calls have to find the shim
     device = choose_device(config.streams.device, offload=library().supports_gpu_offload, probe=found)
@@ -118,7 +118,7 @@ def assemble(config: EngineConfig, open_context: OpenContext = Context) -> Machi
         disk = _open_disk(config)
         options = _stream_options(config.streams, device, cuda, homes)
         shift = _shift(config.kv, model, memory.regions)
-        pool, lanes = _open_pool(config, options, cuda, homes, memory.regions, open_context, shift)
+        pool, lanes = _open_pool(config, options, cuda, homes, memory.regions, open_context or Context, shift)
         undo.callback(pool.close)
         if shift is not None and not all(lane.abilities.shift for lane in lanes):
             raise ConfigError(CANNOT_SHIFT)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 import anyio.to_thread
@@ -15,7 +15,6 @@ from llamalane.clock import Clock, MonotonicClock
 from llamalane.errors import EngineClosedError, InvalidRequestError, QueueFullError, TenantLimitError, UnknownModelError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.archive import Archive
-from llamalane.scheduler.assembly import Machinery, OpenContext, assemble
 from llamalane.scheduler.config import EngineConfig
 from llamalane.scheduler.events import Observer
 from llamalane.scheduler.explain import Explanation
@@ -30,7 +29,9 @@ from llamalane.scheduler.rules import rules_of
 from llamalane.scheduler.scheduler import Scheduler
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, take_statistics
 from llamalane.streams import Grammar
-from llamalane.streams.llama import Context
+
+if TYPE_CHECKING:
+    from llamalane.scheduler.assembly import Machinery, OpenContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Engine:
 
     An async context manager: entering loads the model; leaving drains, for at most `scheduler.drain_timeout`. Works on
     asyncio and on trio; all methods belong to the event loop on which it was entered. `observer` is told of every
-    event. `open_context` makes the lanes' llama contexts.
+    event. `open_context` makes the lanes' llama contexts, in place of `llamalane.streams.llama.Context`.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Engine:
         *,
         clock: Clock | None = None,
         observer: Observer | None = None,
-        open_context: OpenContext = Context,
+        open_context: OpenContext | None = None,
     ) -> None:
         settings = config.scheduler
         self.config = config
@@ -291,7 +292,7 @@ class Engine:
                 raise
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        machinery = await anyio.to_thread.run_sync(assemble, self.config, self._open_context)
+        machinery = await anyio.to_thread.run_sync(_assemble, self.config, self._open_context)
         stack.push_async_callback(self._close, machinery)
         archive = None if machinery.disk is None else Archive(machinery.disk)
         scheduler = self._make_scheduler(machinery, archive)
@@ -386,6 +387,13 @@ class Engine:
         if self._running is None:
             raise EngineClosedError(f"the engine has no model: it is {self._state.value}")
         return self._running
+
+
+def _assemble(config: EngineConfig, open_context: OpenContext | None) -> Machinery:
+    """Load the libraries that compute, and the model; blocks."""
+    from llamalane.scheduler.assembly import assemble  # noqa: PLC0415  (numpy and others, which only a start needs)
+
+    return assemble(config, open_context)
 
 
 async def _idle(scheduler: Scheduler) -> None:

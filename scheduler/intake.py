@@ -18,9 +18,7 @@ from llamalane.scheduler.gang import Gang
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.priority import Aging, PriorityLevels
 from llamalane.scheduler.request import Request
-from llamalane.streams import ContextShift, Grammar, SamplingParameters
-from llamalane.streams.llama import ChatTemplate, CompiledGrammar, Detokenizer, Model
-from llamalane.streams.llama.vocabulary import encode
+from llamalane.streams import ContextShift, Grammar, SamplingParameters, llama
 
 LONG_TEXT = 4096
 """A text of more bytes is tokenized on a worker thread, so that the event loop does not stall."""
@@ -61,7 +59,7 @@ class Intake:
 
     def __init__(
         self,
-        model: Model,
+        model: llama.Model,
         limit: int,
         levels: PriorityLevels,
         aging: Aging,
@@ -76,7 +74,7 @@ class Intake:
         self._aging = aging
         self._clock = clock
         self._shift = shift
-        self._template: ChatTemplate | None = None
+        self._template: llama.ChatTemplate | None = None
         self._grammars = model.grammars
         self._compiler = anyio.CapacityLimiter(1)  # one that takes long holds up others like it, and nobody else
         self._orders = 0
@@ -89,7 +87,7 @@ class Intake:
         """Return the tokens of a conversation, as the model's own template writes it."""
         _check_messages(messages)
         if self._template is None:
-            self._template = ChatTemplate(self._model)
+            self._template = llama.ChatTemplate(self._model)
         return await self._tokenize(self._template.render(messages), add_special=False)
 
     async def compile(self, grammar: Grammar) -> None:
@@ -163,7 +161,7 @@ class Intake:
             arrival=now,
             key=self._aging.key(level, now),
             order=self._orders,
-            output=OutputText(Detokenizer(self._vocabulary.pieces), sampling.stop),
+            output=OutputText(llama.Detokenizer(self._vocabulary.pieces), sampling.stop),
             deadline=None if deadline is None else now + deadline,
             deadline_after=deadline or 0.0,
             shift=shift,
@@ -171,7 +169,7 @@ class Intake:
             supersede=options.get("supersede"),
         )
 
-    def _compiled(self, sampling: SamplingParameters) -> CompiledGrammar | None:
+    def _compiled(self, sampling: SamplingParameters) -> llama.CompiledGrammar | None:
         if sampling.grammar is None:
             return None
         compiled = self._grammars.find(sampling.grammar)
@@ -185,7 +183,7 @@ class Intake:
     async def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
         if not text:
             raise _empty_prompt()
-        size = len(encode(text))
+        size = len(llama.encode(text))
         fewest = math.ceil(size / self._vocabulary.longest_piece)
         if fewest >= self._limit:
             raise PromptTooLongError(fewest, self._limit, at_least=True)

@@ -26,8 +26,8 @@ from llamalane.streams import (
     SamplingParameters,
     SavedCells,
     SharedPrefix,
+    llama,
 )
-from llamalane.streams.llama import CompiledGrammar, Following
 
 BLOCK = 32
 """So many KV cells are reserved at a time for a request that grows."""
@@ -169,7 +169,7 @@ class Request:
     shift: ContextShift | None = None
     dropped: int = 0
     cache_salt: str = ""
-    grammar: CompiledGrammar | None = None
+    grammar: llama.CompiledGrammar | None = None
     supersede: str | None = None
     gang: Gang[Request] | None = None
     permit: TenantPermit | None = None
@@ -266,7 +266,7 @@ class Request:
             saved=saved,
             sheltered=self.sheltered,
             share=self.share,
-            following=None if self.grammar is None else Following(self.grammar, tuple(self.generated)),
+            following=None if self.grammar is None else llama.Following(self.grammar, tuple(self.generated)),
         )
 
     def cells_to_fill(self) -> int:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from llamalane.errors import LlamalaneError
 from llamalane.ids import MOST_URGENT, Level, PlanVersion, RequestId, SequenceId, StepNumber
-from llamalane.streams.llama.grammar import Following
 from llamalane.streams.sampling import SamplingParameters
+
+if TYPE_CHECKING:
+    from llamalane.streams.llama import Following
 
 NO_STEP = StepNumber(0)
 """Stands before a lane's first step."""

@@ -18,10 +18,12 @@
     │   ├── RequestShedError        a more urgent request took its slot in the full queue
     │   ├── DeadlineExceededError   its deadline passed first
     │   ├── EngineClosedError       the engine is not running, draining, or closed
+    │   ├── EngineForkedError       the engine runs in the process that this one was forked from
     │   ├── LaneDownError           no lane is left to run it
     │   └── RequestFailedError      its lane failed while running it, too often
     ├── RequestCancelledError       its own client cancelled it
     ├── SupersededError             a newer request with the same key replaced it
+    ├── BlockingCallError           a call would block an event loop
     ├── DeviceUnavailableError      the wanted device cannot be used, and why
     ├── CudaError                   the CUDA driver refused a call
     ├── ModelLoadError              the model file cannot be loaded
@@ -210,6 +212,17 @@ class EngineClosedError(UnavailableError):
     """The engine was not started, is draining, or is closed."""
 
 
+class EngineForkedError(UnavailableError):
+    """The engine runs in process `owner`, from which this one was forked: threads do not come along."""
+
+    def __init__(self, owner: int) -> None:
+        super().__init__(
+            f"this engine runs in process {owner}, from which this one was forked: start an engine in each process, "
+            "after the fork"
+        )
+        self.owner = owner
+
+
 class LaneDownError(UnavailableError):
     """Every lane failed too often in a row; nothing is left to run the request."""
 
@@ -228,6 +241,10 @@ class SupersededError(LlamalaneError):
     def __init__(self, request: str, newer: str) -> None:
         super().__init__(f"request {request} was replaced by the newer request {newer} with the same key")
         self.newer = newer
+
+
+class BlockingCallError(LlamalaneError):
+    """A call would block an event loop: the caller's, or the engine's own, which the call waits for."""
 
 
 class DeviceUnavailableError(LlamalaneError):

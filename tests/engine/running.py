@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from llamalane.ids import SequenceId
 from llamalane.scheduler import (
+    BlockingEngine,
     Engine,
     EngineConfig,
     EngineState,
@@ -108,6 +109,15 @@ class WatchedEngine(Engine):
         assert not any(self.scheduler.running.values())
         assert not any(list(ledger) for ledger in self.scheduler.ledgers.values())
         assert self.scheduler.rules.costs.store.reserved_bytes == 0
+
+
+class WatchedBlockingEngine(BlockingEngine):
+    """The same for code without an event loop."""
+
+    def __init__(self, config: EngineConfig, **options: Any) -> None:
+        super().__init__(config, **options)
+        options.pop("allow_event_loop", None)
+        self.watched = self._engine = self._life._engine = WatchedEngine(config, **options)
 
 
 def lane_threads() -> list[str]:

@@ -134,9 +134,9 @@ def test_wheel_installs_the_command(built: Distributions) -> None:
     assert scripts.split("\n")[:2] == ["[console_scripts]", "llamalane = llamalane.cli:main"]
 
 
-def test_sdist_holds_every_room_and_the_tests(built: Distributions) -> None:
+def test_sdist_holds_every_room_the_tests_and_the_examples(built: Distributions) -> None:
     wanted = {f"src/{place}" for name in built.project if (place := installed_name(name))}
-    wanted |= {name for name in built.project if name.startswith(("tests/", "docs/"))}
+    wanted |= {name for name in built.project if name.startswith(("tests/", "docs/", "examples/"))}
     wanted |= {"LICENSE", "MANIFEST.in", "Makefile", "README.md", "pyproject.toml"}
     assert wanted - built.sdist == set()
 
