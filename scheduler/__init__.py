@@ -15,12 +15,14 @@ from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.engine import Engine, ModelInfo
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation
-from llamalane.scheduler.handle import RequestHandle
+from llamalane.scheduler.handle import RequestHandle, TextPiece
 from llamalane.scheduler.intake import SubmitOptions
+from llamalane.scheduler.logprobs import OutputToken, PromptLogprobs, ScoredToken, TokenLogprob
 from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.reload import Changes
 from llamalane.scheduler.request import RequestState
 from llamalane.scheduler.result import Result, Timings, Usage
+from llamalane.scheduler.spelling import Token
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
 from llamalane.streams import FinishReason, Grammar, SamplingParameters
 
@@ -44,16 +46,22 @@ __all__ = [
     "ModelConfig",
     "ModelInfo",
     "Observer",
+    "OutputToken",
     "PriorityLevels",
+    "PromptLogprobs",
     "QueueConfig",
     "RequestHandle",
     "RequestState",
     "Result",
     "SamplingParameters",
     "SchedulerConfig",
+    "ScoredToken",
     "StreamsConfig",
     "SubmitOptions",
     "TenantConfig",
+    "TextPiece",
     "Timings",
+    "Token",
+    "TokenLogprob",
     "Usage",
 ]

@@ -3,6 +3,7 @@
 from llamalane.streams.device import Device, DeviceChoice, choose_device
 from llamalane.streams.grammar import Grammar, GrammarKind
 from llamalane.streams.lease import KVRegion, Lease, PoolLane
+from llamalane.streams.logprobs import TokenScores
 from llamalane.streams.pool import StreamPool
 from llamalane.streams.sampling import SamplingParameters
 from llamalane.streams.shift import ContextShift
@@ -23,6 +24,7 @@ from llamalane.streams.steps import (
     Park,
     Parked,
     Parking,
+    PromptScores,
     Rank,
     Restore,
     Restored,
@@ -67,6 +69,7 @@ __all__ = [
     "Parked",
     "Parking",
     "PoolLane",
+    "PromptScores",
     "Rank",
     "Restore",
     "Restored",
@@ -83,6 +86,7 @@ __all__ = [
     "Stream",
     "StreamOptions",
     "StreamPool",
+    "TokenScores",
     "Trim",
     "choose_device",
     "create_stream",
