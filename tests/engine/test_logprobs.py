@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -191,8 +192,7 @@ async def test_a_token_that_ends_the_output_is_told_apart(make_engine: MakeEngin
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("output_rows", [0, 64])
 async def test_prompts_are_told_too(make_engine: MakeEngine, raw: RawModel, layout: Layout, output_rows: int) -> None:
-    follower = Follower()
-    async with make_engine(part=2 * PART, kv=kv_for(layout), output_rows=output_rows, observer=follower) as engine:
+    async with make_engine(part=2 * PART, kv=kv_for(layout), output_rows=output_rows) as engine:
         beside = await engine.submit("beside", sampling=greedy(200))
         handles = [
             await engine.submit(f"{number} {LONG}", sampling=told(greedy(4), prompt=number)) for number in range(2)
@@ -203,6 +203,16 @@ async def test_prompts_are_told_too(make_engine: MakeEngine, raw: RawModel, layo
             result = await check(raw, handle)
             assert result.prompt_logprobs == prompt
         beside.cancel()
+
+
+@pytest.mark.parametrize(("output_rows", "chunk"), [(0, 5), (9, 9), (40, 40)])
+async def test_a_prompt_is_told_in_chunks_of_the_logits_that_a_step_can_give(
+    make_engine: MakeEngine, output_rows: int, chunk: int
+) -> None:
+    async with make_engine(part=2 * PART, kv=kv_for(Layout.PARTITIONED), output_rows=output_rows) as engine:
+        handle = await engine.submit(LONG, sampling=told(greedy(1), prompt=2))
+        await handle
+        assert engine.stats().lanes[0].steps == math.ceil(handle.prompt_tokens / chunk)
 
 
 @pytest.mark.parametrize("layout", Layout)
