@@ -23,7 +23,7 @@ from llamalane.api.sse import DONE, ChunkEncoder, EventWriter, encode_event
 from llamalane.api.tracing import GenerationSpan, Tracing
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level
-from llamalane.scheduler import Engine, Result
+from llamalane.scheduler import Engine, Result, TextPiece
 
 logger = logging.getLogger("llamalane.api")
 
@@ -169,20 +169,29 @@ class ChoiceStream:
     async def _follow(self, index: int) -> None:
         """Write one choice to its end."""
         order, encoder, write = self._order, self._encoder, self._writer.write
-        first = order.endpoint.first_chunk(index)
+        echo = await order.echo(index // order.per_prompt)
+        first = order.endpoint.first_chunk(index, echo)
         opening = encoder.chunk(first) if first is not None else b""
         frame = encoder.text_frame(*order.endpoint.text_chunk(index))
         handle = order.handles[index]
-        texts = aiter(handle)
+        pieces: AsyncIterator[str | TextPiece] = handle.pieces() if order.logprobs else aiter(handle)
         try:
-            async for text in texts:
-                await write(opening + frame.encode(text))
+            async for piece in pieces:
+                if isinstance(piece, str):
+                    chunk = frame.encode(piece)
+                else:
+                    chunk = encoder.chunk(order.endpoint.scored_chunk(index, piece, echo))
+                await write(opening + chunk)
                 opening = b""
         finally:
-            if isinstance(texts, AsyncGenerator):
-                await texts.aclose()  # trio warns of a generator that was left to the garbage collector
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()  # trio warns of a generator that was left to the garbage collector
         result = self._results[index] = await handle.result()
         self._note(result)
+        if echo is not None and result.ending is not None:
+            ending = order.endpoint.scored_chunk(index, TextPiece("", (result.ending,)), echo)
+            await write(opening + encoder.chunk(ending))
+            opening = b""
         more: dict[str, Any] = {}
         if len(self._results) == len(order.handles) and not order.include_usage:
             more = order.summary(list(self._results.values()))

@@ -10,11 +10,13 @@ from pydantic_core import PydanticCustomError
 
 from llamalane.api.answer_schemas import ChatCompletion, ChatCompletionChunk
 from llamalane.api.choices import Endpoint, PromptInput
-from llamalane.api.schemas import GenerationBody
+from llamalane.api.logprobs import Echo, chat_logprobs
+from llamalane.api.schemas import GenerationBody, at_most
 from llamalane.errors import InvalidRequestError
 from llamalane.ids import RequestId
-from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
+from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions, TextPiece
 
+MAX_TOP_LOGPROBS = 20
 # What clients send back of an answer's message; more than "nothing" in them is not supported.
 _EMPTY_IN_MESSAGES = frozenset(
     {"annotations", "audio", "function_call", "reasoning_content", "refusal", "tool_call_id", "tool_calls"}
@@ -71,6 +73,8 @@ class Message(BaseModel):
 class ChatBody(GenerationBody):
     """The body of `/v1/chat/completions`."""
 
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, at_most(MAX_TOP_LOGPROBS)] | None = None
     messages: Annotated[
         list[Message],
         Field(min_length=1, max_length=10_000),
@@ -87,9 +91,16 @@ class ChatBody(GenerationBody):
         ),
     ]
 
+    @property
+    def alternatives(self) -> int | None:
+        """Beside how many others each token is told with its log probability, None if it is not."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
     def check(self) -> None:
-        """Raise `InvalidRequestError` for fields that are unknown, or not supported."""
+        """Raise `InvalidRequestError` for fields that are unknown, not supported, or out of range."""
         super().check()
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequestError("top_logprobs is only allowed when logprobs is true", param="top_logprobs")
         for index, message in enumerate(self.messages):
             message.check(f"messages[{index}]")
 
@@ -119,22 +130,26 @@ class Chat(Endpoint[ChatBody]):
 
         return [PromptInput(submit)]
 
-    def choice(self, index: int, result: Result) -> dict[str, Any]:
+    def choice(self, index: int, result: Result, echo: Echo | None = None) -> dict[str, Any]:
         """Return a finished choice."""
         return {
             "index": index,
             "message": {"role": "assistant", "content": result.text, "refusal": None},
-            "logprobs": None,
+            "logprobs": None if result.logprobs is None else chat_logprobs(result.logprobs),
             "finish_reason": result.finish_reason.value,
         }
 
-    def first_chunk(self, index: int) -> dict[str, Any]:
+    def first_chunk(self, index: int, echo: Echo | None = None) -> dict[str, Any]:
         """Return the choice of the chunk that names the role."""
         return _delta(index, {"role": "assistant", "content": ""})
 
     def text_chunk(self, index: int) -> tuple[str, str]:
         """Return what stands before and after the text of a chunk."""
         return f'{{"index":{index},"delta":{{"content":', '},"logprobs":null,"finish_reason":null}'
+
+    def scored_chunk(self, index: int, piece: TextPiece, echo: Echo | None = None) -> dict[str, Any]:
+        """Return the choice of a chunk that brings log probabilities with its text."""
+        return {**_delta(index, {"content": piece.text}), "logprobs": chat_logprobs(piece.tokens)}
 
     def last_chunk(self, index: int, finish: FinishReason) -> dict[str, Any]:
         """Return the choice of the chunk that tells why the text ended."""

@@ -21,6 +21,7 @@ MAX_CHOICES = 128
 MAX_BIASES = 50_000
 MAX_SUPERSEDE_LENGTH = 128
 MAX_USER_LENGTH = 512
+MAX_COMPLETION_LOGPROBS = 5
 SMALLEST_DIVISOR = 1e-30
 """Logits are 32-bit floats: divided by much less, they are no longer finite."""
 
@@ -32,7 +33,6 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
-    "logprobs": (False,),
     "modalities": (["text"],),
     "prediction": (),
     "reasoning_effort": (),
@@ -99,6 +99,18 @@ def _divisor(value: float) -> float:
 Divisor = Annotated[float, AfterValidator(_divisor)]
 
 
+def at_most(most: int, least: int = 0) -> Any:
+    """Return what a whole number in that range is annotated with."""
+
+    def check(value: int) -> int:
+        if not least <= value <= most:
+            bounds = {"least": least, "most": most, "value": str(value)[:100]}
+            raise PydanticCustomError("range", "it must be from {least} to {most}; got {value}", bounds)
+        return value
+
+    return AfterValidator(check)
+
+
 class StreamOptions(BaseModel):
     """What a stream tells beside the text."""
 
@@ -150,8 +162,23 @@ class GenerationBody(BaseModel):
 
     @property
     def choices(self) -> int:
-        """How many choices are wanted for each prompt."""
+        """How many choices are generated for each prompt."""
+        return self.returned
+
+    @property
+    def returned(self) -> int:
+        """How many choices are wanted for each prompt; of more, those that are likeliest for their length."""
         return self.n or 1
+
+    @property
+    def alternatives(self) -> int | None:
+        """Beside how many others each token is told with its log probability, None if it is not."""
+        return None
+
+    @property
+    def echoes(self) -> bool:
+        """Whether a choice begins with its prompt."""
+        return False
 
     @property
     def include_usage(self) -> bool:
@@ -179,11 +206,14 @@ class GenerationBody(BaseModel):
         """How tokens are to be chosen. All choices have one seed: sent back, it gives the same choices again."""
         given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
         given.setdefault("seed", secrets.randbits(32))
+        chosen_by = 0 if self.returned < self.choices else None
         return SamplingParameters(
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
             stop=tuple(self.stop or ()),
             logit_bias=_token_biases(self.logit_bias or {}),
             grammar=self._grammar[1] if self._grammar is not None else None,
+            logprobs=chosen_by if self.alternatives is None else self.alternatives,
+            prompt_logprobs=self.alternatives if self.echoes else None,
             **given,
         )
 
@@ -211,13 +241,50 @@ class GenerationBody(BaseModel):
 
 
 class CompletionBody(GenerationBody):
-    """The body of `/v1/completions`."""
+    """The body of `/v1/completions`.
 
+    `best_of` choices are generated for each prompt, and `n` of them returned.
+    """
+
+    best_of: Annotated[int, at_most(MAX_CHOICES, 1)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, at_most(MAX_COMPLETION_LOGPROBS)] | None = None
     prompt: Annotated[
         list[Prompt],
         PlainValidator(_prompts),
         WithJsonSchema({"description": "a text, a list of texts, token ids, or a list of lists of them"}),
     ]
+
+    @property
+    def choices(self) -> int:
+        """How many choices are generated for each prompt."""
+        return self.best_of or self.returned
+
+    @property
+    def alternatives(self) -> int | None:
+        """Beside how many others each token is told with its log probability, None if it is not."""
+        return self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        """Whether a choice begins with its prompt."""
+        return bool(self.echo)
+
+    def check(self) -> None:
+        """Raise `InvalidRequestError` for fields that are unknown, not supported, or out of range."""
+        super().check()
+        if self.choices < self.returned:
+            raise InvalidRequestError(
+                f"best_of must be at least n, which is {self.returned}; got {self.best_of}", param="best_of"
+            )
+        if self.stream and self.returned < self.choices:
+            raise InvalidRequestError(
+                "best_of cannot be streamed: which choices are the best shows at their end", param="best_of"
+            )
+
+    def client_name(self, param: str | None) -> str | None:
+        """Return what the client called the engine's parameter `param`."""
+        return "best_of" if param == "n" and self.best_of is not None else super().client_name(param)
 
 
 def check_extra_fields(fields: Mapping[str, Any], where: str = "") -> None:

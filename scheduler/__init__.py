@@ -17,15 +17,17 @@ from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.engine import Engine, ModelInfo
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation
-from llamalane.scheduler.handle import Progress, RequestHandle
+from llamalane.scheduler.handle import Progress, RequestHandle, TextPiece
 from llamalane.scheduler.histogram import HistogramSnapshot
 from llamalane.scheduler.intake import SubmitOptions
+from llamalane.scheduler.logprobs import OutputToken, PromptLogprobs, ScoredToken, TokenLogprob
 from llamalane.scheduler.measurements import LevelStatistics, Measure
 from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.reload import Changes
 from llamalane.scheduler.request import RequestState
 from llamalane.scheduler.result import Result, Timings, Usage
 from llamalane.scheduler.room import ParkReason
+from llamalane.scheduler.spelling import Token
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
 from llamalane.streams import FinishReason, Grammar, Parking, SamplingParameters
 
@@ -54,19 +56,25 @@ __all__ = [
     "ModelConfig",
     "ModelInfo",
     "Observer",
+    "OutputToken",
     "ParkReason",
     "Parking",
     "PriorityLevels",
     "Progress",
+    "PromptLogprobs",
     "QueueConfig",
     "RequestHandle",
     "RequestState",
     "Result",
     "SamplingParameters",
     "SchedulerConfig",
+    "ScoredToken",
     "StreamsConfig",
     "SubmitOptions",
     "TenantConfig",
+    "TextPiece",
     "Timings",
+    "Token",
+    "TokenLogprob",
     "Usage",
 ]

@@ -253,6 +253,7 @@ def _context_options(config: StreamsConfig, kv: KVConfig, region: RegionPlan, th
         partitioned=region.layout is Layout.PARTITIONED,
         max_step_tokens=max(config.max_step_tokens, sequences),
         micro_batch=config.micro_batch,
+        output_rows=config.output_rows,
         threads=threads,
         key_type=kv.key_type,
         value_type=kv.value_type,
@@ -290,6 +291,7 @@ def _open_pool(
             by_sequence=context_options.partitioned,
             can_abandon=stream.options.device is Device.CPU,
             shift=shift,
+            output_rows=context_options.outputs,
         )
         lanes.append(lane)
         if region_plan.keepers and lane.abilities.share:

@@ -110,6 +110,10 @@ class StreamsConfig(Section):
     """The most tokens that a lane computes in one step; at least its places."""
     micro_batch: Integer = Field(default=512, ge=1, le=65_536)
     """The most tokens that llama.cpp computes in one pass."""
+    output_rows: Integer = Field(default=0, ge=0, le=65_536)
+    """How many tokens of prompts a lane measures in one step, where their log probabilities are asked for; at least as
+    many as it has sequences, and at most max_step_tokens. More of them are quicker and take memory: each that is used
+    needs 4 bytes for every token of the vocabulary."""
 
     @property
     def gpus(self) -> list[int | None]:
@@ -137,6 +141,8 @@ class StreamsConfig(Section):
         if largest.places > self.max_step_tokens:
             message = f"must be at least {largest.places}, the places of lane {largest.name!r}"
             problems.append((("max_step_tokens",), message))
+        if self.output_rows > self.max_step_tokens:
+            problems.append((("output_rows",), f"must be at most {self.max_step_tokens}, which is max_step_tokens"))
         refuse(problems)
         return self
 

@@ -27,6 +27,7 @@ from llamalane.scheduler.request import Request
 from llamalane.scheduler.result import Result
 from llamalane.scheduler.rules import rules_of
 from llamalane.scheduler.scheduler import Scheduler
+from llamalane.scheduler.spelling import Token
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, take_statistics
 from llamalane.streams import Grammar
 
@@ -180,6 +181,10 @@ class Engine:
         """
         self._check_ready()
         await self._parts().intake.compile(grammar)
+
+    def spell(self, tokens: Sequence[int]) -> list[Token]:
+        """Return what tokens stand for; raises `InvalidRequestError` for those that the model does not have."""
+        return self._parts().intake.spell(tokens)
 
     @property
     def most_choices(self) -> int:

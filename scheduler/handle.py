@@ -9,8 +9,10 @@ from typing import Any, Self
 from llamalane.clock import Clock
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
+from llamalane.scheduler.delivery import Delivery
 from llamalane.scheduler.events import EventKind
-from llamalane.scheduler.request import Delivery, Request, RequestState
+from llamalane.scheduler.logprobs import OutputToken, PromptLogprobs
+from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
 
 
@@ -37,6 +39,14 @@ class Progress:
     parks: int
     restarts: int
     events: tuple[tuple[EventKind, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """A piece of an output, and the tokens that begin in it, if the request asked for log probabilities."""
+
+    text: str
+    tokens: tuple[OutputToken, ...]
 
 
 class RequestHandle:
@@ -103,6 +113,22 @@ class RequestHandle:
         """Wait for the result."""
         return _unwrap(await self._request.delivery.wait_closed())
 
+    def pieces(self) -> AsyncIterator[TextPiece]:
+        """Iterate over the text as it comes, with the log probabilities of its tokens; instead of over the handle."""
+        return _Pieces(self._request.delivery)
+
+    async def prompt_logprobs(self) -> PromptLogprobs | None:
+        """Wait for the log probabilities of the prompt's tokens; None if the request did not ask for them.
+
+        Raises the error with which the request ended before they were there.
+        """
+        delivery = self._request.delivery
+        if self._request.prompt_logprobs is not None:
+            await delivery.wait_prompt()
+            if delivery.prompt is None and delivery.outcome is not None:
+                _unwrap(delivery.outcome)
+        return delivery.prompt
+
     def __await__(self) -> Generator[Any, Any, Result]:
         return self.result().__await__()
 
@@ -131,6 +157,21 @@ class _Texts:
             if self._delivery.outcome is not None:
                 _unwrap(self._delivery.outcome)
                 raise StopAsyncIteration
+
+
+class _Pieces:
+    """A request's text as it comes, with its tokens."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._texts = _Texts(delivery)
+        self._delivery = delivery
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TextPiece:
+        text = await anext(self._texts)
+        return TextPiece(text, self._delivery.take_tokens_nowait())
 
 
 def _unwrap(outcome: Result | LlamalaneError) -> Result:

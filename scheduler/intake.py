@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,11 @@ from llamalane.clock import Clock
 from llamalane.errors import InvalidRequestError, PromptTooLongError
 from llamalane.ids import RequestId
 from llamalane.scheduler.gang import Gang
+from llamalane.scheduler.logprobs import OutputLogprobs, PromptMeasurement
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.priority import Aging, PriorityLevels
 from llamalane.scheduler.request import Request
+from llamalane.scheduler.spelling import Token, spell
 from llamalane.streams import ContextShift, Grammar, SamplingParameters, llama
 
 LONG_TEXT = 4096
@@ -90,6 +93,11 @@ class Intake:
             self._template = llama.ChatTemplate(self._model)
         return await self._tokenize(self._template.render(messages), add_special=False)
 
+    def spell(self, tokens: Sequence[int]) -> list[Token]:
+        """Return what tokens stand for; raises `InvalidRequestError` for those that the model does not have."""
+        self._check_tokens(tokens)
+        return [spell(self._vocabulary, token) for token in tokens]
+
     async def compile(self, grammar: Grammar) -> None:
         """Compile a grammar on a worker thread, for a request that is prepared next.
 
@@ -113,6 +121,10 @@ class Intake:
                 "supersede is for a single choice: several would end each other", param="supersede"
             )
         sampling = options.get("sampling") or SamplingParameters()
+        if sampling.prompt_logprobs is not None and len(ids) > 1:
+            raise InvalidRequestError(
+                "prompt_logprobs is for a single choice: the prompt is the same for all", param="prompt_logprobs"
+            )
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(32))
         first = options.get("choice", 0)
@@ -149,6 +161,8 @@ class Intake:
         wanted = room if sampling.max_tokens is None else sampling.max_tokens
         shift = self._shift if wanted > room else None
         self._orders += 1
+        detokenizer = llama.Detokenizer(self._vocabulary.pieces)
+        speller = functools.partial(spell, self._vocabulary)
         return Request(
             id=options.get("request_id") or RequestId(f"req-{secrets.token_hex(12)}"),
             tokens=tokens,
@@ -161,11 +175,13 @@ class Intake:
             arrival=now,
             key=self._aging.key(level, now),
             order=self._orders,
-            output=OutputText(llama.Detokenizer(self._vocabulary.pieces), sampling.stop),
+            output=OutputText(detokenizer, sampling.stop),
             deadline=None if deadline is None else now + deadline,
             deadline_after=deadline or 0.0,
             shift=shift,
             grammar=self._compiled(sampling),
+            logprobs=None if sampling.logprobs is None else OutputLogprobs(speller, detokenizer.gap_before),
+            prompt_logprobs=None if sampling.prompt_logprobs is None else PromptMeasurement(tokens, speller),
             supersede=options.get("supersede"),
         )
 
@@ -195,11 +211,14 @@ class Intake:
         return self._vocabulary.with_one_bos(tokens)
 
     def _check_prompt(self, tokens: Sequence[int]) -> None:
-        size = self._vocabulary.size
         if not tokens:
             raise _empty_prompt()
         if len(tokens) >= self._limit:
             raise PromptTooLongError(len(tokens), self._limit)
+        self._check_tokens(tokens)
+
+    def _check_tokens(self, tokens: Sequence[int]) -> None:
+        size = self._vocabulary.size
         if not all(type(token) is int and 0 <= token < size for token in tokens):
             raise InvalidRequestError(f"prompt tokens must be integers from 0 to {size - 1}", param="prompt")
 

@@ -259,6 +259,10 @@ class Lifecycle:
             request = ledger.parking.get(parked.request)
             if request is not None and request.state is RequestState.PARKING:
                 self._on_parked(request, parked)
+        for told in report.prompt_scores:
+            request = ledger.get(told.request)
+            if request is not None and request.state in UNFINISHED:
+                request.note_prompt(told.scores)
         for output in report.outputs:
             request = ledger.get(output.request)
             if request is not None:
@@ -318,7 +322,7 @@ class Lifecycle:
         if request.first_token_at is None:
             self._count_hits(request)
         self.queue.fairness.charge(request.level, request.tenant, output_tokens=1)
-        finish = request.accept(output.token, output.finish, now)
+        finish = request.accept(output.token, output.finish, now, output.scores)
         if request.since_join == 1 and request.state is RequestState.RUNNING and request.lease is not None:
             request.lease.note_computed()
         if finish is None:

@@ -32,6 +32,11 @@ class OutputText:
         """All text released so far."""
         return "".join(self._parts)
 
+    @property
+    def held(self) -> int:
+        """How many whole characters are held back."""
+        return len(self._held)
+
     def add(self, token: int) -> str:
         """Take the next token and return the text that can be shown now."""
         return self._take(self._decoder.add(token))

@@ -99,8 +99,8 @@ class Stowage:
         A sequence that nobody uses gets it, where the request will find it. There must be room for all `cells` that the
         request is about to get: with that, it may share fewer of those that are in use than it would without.
         """
-        region, tokens = ledger.lane.region, request.history
-        if cells > region.room:
+        region, tokens = ledger.lane.region, request.findable
+        if cells > region.room or not tokens:
             return
         found = self._find(ledger.lane, request.scope, tokens)
         # All of it is put back before its end is dropped, and has to find room.

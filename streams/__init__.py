@@ -23,6 +23,7 @@ from llamalane.streams.steps import (
     Park,
     Parked,
     Parking,
+    PromptScores,
     Rank,
     Restore,
     Restored,
@@ -38,6 +39,7 @@ from llamalane.streams.steps import (
     Trim,
 )
 from llamalane.streams.stream import CpuStream, LentStream, OffloadStream, Stream, StreamOptions, create_stream
+from llamalane.streams.token_scores import TokenScores
 
 __all__ = [
     "Change",
@@ -67,6 +69,7 @@ __all__ = [
     "Parked",
     "Parking",
     "PoolLane",
+    "PromptScores",
     "Rank",
     "Restore",
     "Restored",
@@ -83,6 +86,7 @@ __all__ = [
     "Stream",
     "StreamOptions",
     "StreamPool",
+    "TokenScores",
     "Trim",
     "choose_device",
     "create_stream",

@@ -54,14 +54,16 @@ class Batch:
         self.outputs = 0
         self.parts.clear()
 
-    def add(self, sequence: SequenceId, tokens: Sequence[int], position: int, *, output: bool) -> None:
-        """Add `tokens` at `position` of `sequence`; with `output`, logits are wanted after the last of them.
+    def add(self, sequence: SequenceId, tokens: Sequence[int], position: int, *, output: int) -> None:
+        """Add `tokens` at `position` of `sequence`; logits are wanted after the last `output` of them.
 
         Raises `ContextError` when they do not fit.
         """
         start, end = self.size, self.size + len(tokens)
         if not start < end <= self.capacity:
             raise ContextError(f"{len(tokens)} tokens do not fit a batch with {start} of {self.capacity} taken")
+        if not 0 <= output <= len(tokens):
+            raise ContextError(f"{len(tokens)} tokens cannot give logits for {output}")
         try:
             self._tokens[start:end] = tokens
         except OverflowError as error:
@@ -69,9 +71,8 @@ class Batch:
         self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
         self._sequences[start:end] = sequence
         self._wanted[start:end] = 0
-        if output:
-            self._wanted[end - 1] = 1
-            self.outputs += 1
+        self._wanted[end - output : end] = 1
+        self.outputs += output
         self.size = end
         self.parts.append((sequence, position, position + len(tokens)))
 

@@ -20,6 +20,24 @@ class Detokenizer:
         """Take the next token and return the characters that it completes."""
         return self._decoder.decode(self._pieces[token])
 
+    def gap_before(self, token: int) -> int | None:
+        """Return how many broken characters would come before the text of `token` if it came next: 0 or 1.
+
+        None if it has no text. Changes nothing.
+        """
+        piece = self._pieces[token]
+        held, _ = self._decoder.getstate()
+        return int(_breaks_off(held, piece)) if piece else None
+
     def flush(self) -> str:
         """Return what is held back; nothing may follow."""
         return self._decoder.decode(b"", final=True)
+
+
+def _breaks_off(held: bytes, piece: bytes) -> bool:
+    """Return whether the beginning of a character that is `held` back does not go on with `piece`."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(held + piece[:1])
+    except UnicodeDecodeError:
+        return bool(held)
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,13 +24,17 @@ from llamalane.scheduler import (
     LaneStatistics,
     ModelConfig,
     ModelInfo,
+    OutputToken,
     PriorityLevels,
     Progress,
+    PromptLogprobs,
     RequestState,
     Result,
     SamplingParameters,
     SubmitOptions,
+    TextPiece,
     Timings,
+    Token,
     Usage,
 )
 from llamalane.scheduler.explain import Explanation
@@ -43,7 +48,8 @@ class Play:
 
     `refusal` is raised by its submission. Each of `texts` comes as it is; then the request ends with `error`, or with
     `finish`. It waits for `release`, if there is one, after `before_release` texts; its submission waits for
-    `tokenized`.
+    `tokenized`. If log probabilities are asked for, `tokens` come with each of the texts, then `ending`, and `prompt`
+    is what is told of the prompt.
     """
 
     texts: Sequence[str] = ("Hello", ", world")
@@ -55,6 +61,9 @@ class Play:
     before_release: int = 0
     prompt_tokens: int = 3
     cached_tokens: int = 0
+    tokens: Sequence[Sequence[OutputToken]] = ()
+    ending: OutputToken | None = None
+    prompt: PromptLogprobs | None = None
 
 
 class ScriptedHandle:
@@ -107,9 +116,20 @@ class ScriptedHandle:
             await self._held()
         self._end()
 
+    async def pieces(self) -> AsyncIterator[TextPiece]:
+        tokens = iter(self.play.tokens)
+        async for text in self:
+            yield TextPiece(text, tuple(next(tokens)))
+
+    async def prompt_logprobs(self) -> PromptLogprobs | None:
+        await self._held()
+        return self.play.prompt if self.options["sampling"].prompt_logprobs is not None else None
+
     async def result(self) -> Result:
         await self._held()
         self._end()
+        told = self.options["sampling"].logprobs is not None
+        tokens = tuple(itertools.chain.from_iterable(self.play.tokens))
         return Result(
             id=self.id,
             text="".join(self.play.texts),
@@ -119,6 +139,9 @@ class ScriptedHandle:
             timings=Timings(wait=0.25, first_token=0.5, total=1.5, per_token=0.25, lane="main", restarts=0, parks=0),
             seed=self.seed,
             level=cast(Level, self.options.get("priority")),
+            logprobs=tokens if told else None,
+            ending=self.play.ending if told else None,
+            cumulative_logprob=sum(token.logprob for token in tokens) if told else None,
         )
 
     async def _held(self) -> None:
@@ -162,6 +185,9 @@ class ScriptedEngine:
             raise UnknownModelError(name, self.model_names)
 
     most_choices = 8
+
+    def spell(self, tokens: Sequence[int]) -> list[Token]:
+        return [Token(token, f"<{token}>", f"<{token}>".encode()) for token in tokens]
 
     async def submit_choices(
         self, prompt: str | Sequence[int], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]

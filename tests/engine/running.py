@@ -68,6 +68,7 @@ def config_for(
     lanes: int = 1,
     part: int = PART,
     max_step_tokens: int = 512,
+    output_rows: int = 0,
     kv: KVConfig = EXACT,
     **scheduler: Any,
 ) -> EngineConfig:
@@ -77,6 +78,7 @@ def config_for(
         streams=StreamsConfig(
             lanes=[LaneConfig(name=f"lane-{number}", places=places, threads=1) for number in range(lanes)],
             max_step_tokens=max_step_tokens,
+            output_rows=output_rows,
         ),
         kv=kv.model_copy(update={"budget": part * places * lanes}),
         scheduler=SchedulerConfig(**scheduler),

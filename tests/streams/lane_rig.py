@@ -213,6 +213,7 @@ def open_lane(
     options: ContextOptions = OPTIONS,
     can_abandon: bool = True,
     shift: ContextShift | None = None,
+    output_rows: int = 0,
 ) -> Lane:
     """Open a lane; whoever calls it closes the lane."""
     plays = script or Script()
@@ -238,6 +239,7 @@ def open_lane(
         by_sequence=options.partitioned,
         can_abandon=can_abandon,
         shift=shift,
+        output_rows=output_rows,
     )
 
 
