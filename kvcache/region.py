@@ -17,6 +17,7 @@ from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
 from llamalane.kvcache.budget import Layout
 from llamalane.kvcache.changes import CellChange, Evicted, RegionStatistics, Source, TakenPlace
+from llamalane.kvcache.holdings import CellUse, Holding, holdings_of
 from llamalane.kvcache.planned_region import PlannedRegion
 from llamalane.kvcache.runs import common_prefix
 
@@ -30,6 +31,9 @@ class _Use(enum.Enum):
     FREE = "free"
     RUNNING = "running"
     PAUSED = "paused"
+
+
+_SHOWN = {_Use.FREE: CellUse.KEPT, _Use.RUNNING: CellUse.RUNNING, _Use.PAUSED: CellUse.PAUSED}
 
 
 @dataclass(slots=True)
@@ -224,6 +228,13 @@ class Region(PlannedRegion):
             free=self.free,
             evictions=self._evictions,
         )
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """Tell whose the cells are that are not free; as many in all as `statistics` tells for each use."""
+        own: dict[CellUse, dict[SequenceId, int]] = {use: {} for use in CellUse}
+        for holder in self._holders:
+            own[_SHOWN[holder.use]][holder.sequence] = holder.cells + len(holder.kept)
+        return tuple(one for use, cells in own.items() for one in holdings_of(use, cells, sum(cells.values())))
 
     def check(self) -> None:
         """Raise `PoolError` unless the books add up."""

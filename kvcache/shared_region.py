@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
 from llamalane.kvcache.changes import CellChange, Merged, Moved, RegionStatistics, Source, TakenPlace
+from llamalane.kvcache.holdings import CellUse, Holding, holdings_of
 from llamalane.kvcache.planned_region import PlannedRegion
 from llamalane.kvcache.prefix_tree import Match, PrefixTree
 from llamalane.kvcache.unused_sequences import UnusedSequences, keepers
@@ -235,6 +236,18 @@ class SharedRegion(PlannedRegion):
             sequences=self.plan.sequences,
             free=self.free,
             evictions=self._unused.evictions,
+        )
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """Tell whose the cells are that are not free; as many in all as `statistics` tells for each use."""
+        totals = self.statistics()
+        running = {sequence: self.own(sequence) for sequence, taken in self._taken.items() if not taken.paused}
+        paused = {sequence: self.own(sequence) for sequence, taken in self._taken.items() if taken.paused}
+        kept = {sequence: self._tree.exclusive(sequence) for sequence in self._unused.kept}
+        return (
+            *holdings_of(CellUse.RUNNING, running, totals.reserved),
+            *holdings_of(CellUse.PAUSED, paused, totals.paused),
+            *holdings_of(CellUse.KEPT, kept, totals.kept),
         )
 
     def check(self) -> None:
