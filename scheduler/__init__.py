@@ -1,6 +1,7 @@
 """The scheduler: whose tokens come next, and the engine that carries it out."""
 
 from llamalane.ids import LEAST_URGENT, MOST_URGENT
+from llamalane.kvcache import CellUse, Holding
 from llamalane.scheduler.blocking import BlockingEngine
 from llamalane.scheduler.blocking_handle import BlockingRequestHandle
 from llamalane.scheduler.config import (
@@ -20,13 +21,17 @@ from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import Progress, RequestHandle, TextPiece
 from llamalane.scheduler.histogram import HistogramSnapshot
 from llamalane.scheduler.intake import SubmitOptions
+from llamalane.scheduler.live_view import LiveView, Occupant
 from llamalane.scheduler.logprobs import OutputToken, PromptLogprobs, ScoredToken, TokenLogprob
 from llamalane.scheduler.measurements import LevelStatistics, Measure
 from llamalane.scheduler.priority import PriorityLevels
+from llamalane.scheduler.recorder import FlightRecorder, StepRecord
 from llamalane.scheduler.reload import Changes
 from llamalane.scheduler.request import RequestState
+from llamalane.scheduler.request_view import Outcome, RequestView
 from llamalane.scheduler.result import Result, Timings, Usage
 from llamalane.scheduler.room import ParkReason
+from llamalane.scheduler.sliding_histogram import Quantiles, SlidingHistogram
 from llamalane.scheduler.spelling import Token
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
 from llamalane.streams import FinishReason, Grammar, Parking, SamplingParameters
@@ -36,6 +41,7 @@ __all__ = [
     "MOST_URGENT",
     "BlockingEngine",
     "BlockingRequestHandle",
+    "CellUse",
     "Changes",
     "Counters",
     "Engine",
@@ -46,29 +52,38 @@ __all__ = [
     "EventKind",
     "Explanation",
     "FinishReason",
+    "FlightRecorder",
     "Grammar",
     "HistogramSnapshot",
+    "Holding",
     "KVConfig",
     "LaneConfig",
     "LaneStatistics",
     "LevelStatistics",
+    "LiveView",
     "Measure",
     "ModelConfig",
     "ModelInfo",
     "Observer",
+    "Occupant",
+    "Outcome",
     "OutputToken",
     "ParkReason",
     "Parking",
     "PriorityLevels",
     "Progress",
     "PromptLogprobs",
+    "Quantiles",
     "QueueConfig",
     "RequestHandle",
     "RequestState",
+    "RequestView",
     "Result",
     "SamplingParameters",
     "SchedulerConfig",
     "ScoredToken",
+    "SlidingHistogram",
+    "StepRecord",
     "StreamsConfig",
     "SubmitOptions",
     "TenantConfig",

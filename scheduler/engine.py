@@ -20,6 +20,7 @@ from llamalane.scheduler.events import Observer
 from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import RequestHandle
 from llamalane.scheduler.intake import Intake, SubmitOptions
+from llamalane.scheduler.live_view import LiveView
 from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.queue import Slot
 from llamalane.scheduler.reload import Changes, engine_changes, merge
@@ -210,6 +211,11 @@ class Engine:
     def queue(self) -> list[Explanation]:
         """Tell it of all requests: those that wait, in the order of their turns, then those that run."""
         return self._parts().scheduler.explain_all()
+
+    @property
+    def view(self) -> LiveView:
+        """What there is to be seen while it runs; raises `EngineClosedError` while it does not."""
+        return self._parts().scheduler.view
 
     def cancel(self, request: RequestId) -> None:
         """End a request: it leaves the queue at once, or its lane at the next step.

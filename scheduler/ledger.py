@@ -73,7 +73,8 @@ class LaneLedger:
         self._planned_successors = False
         self._awaited = False
         """Whether the lane waits a moment for a plan, as a row has ended."""
-        self._step_began = 0.0
+        self.step_began = 0.0
+        """About when the step under way did."""
         self._copy_seconds: float | None = None
         self._interrupted: dict[RequestId, Request] = {}
         """Requests whose step was abandoned, and that have not got a token since."""
@@ -90,7 +91,7 @@ class LaneLedger:
         """Take note of a step: the plan that it acknowledges, and its times."""
         self._unacknowledged = [edit for edit in self._unacknowledged if edit.version > report.version]
         self.steps = report.step
-        self._step_began = now
+        self.step_began = now
         if report.abandoned:
             self.abandoned_steps += 1
         self._awaited = self._planned_successors and any(output.ended for output in report.outputs)
@@ -135,7 +136,7 @@ class LaneLedger:
         if same and not self._fresh and not self._awaited and not (notable and self._prompts()):
             return None
         if not any(self._under_way()):
-            self._step_began = now
+            self.step_began = now
         self._version = PlanVersion(self._version + 1)
         self._unacknowledged.extend(Edit(self._version, change) for change in self._fresh)
         self._fresh.clear()
@@ -243,4 +244,4 @@ class LaneLedger:
         prompts = sum(request.cells_to_fill() for request in under_way if not request.since_join)
         rows = sum(request.since_join > 0 for request in under_way)
         expected = self.model.step_seconds(rows, min(prompts, self._planned_tokens))
-        return expected - (now - self._step_began)
+        return expected - (now - self.step_began)

@@ -26,6 +26,7 @@ from llamalane.scheduler.foresight import Foresight
 from llamalane.scheduler.limits import TenantLimits
 from llamalane.scheduler.measurements import Measurements
 from llamalane.scheduler.queue import Slot, WaitingQueue
+from llamalane.scheduler.recorder import FlightRecorder
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
 from llamalane.scheduler.room import ParkReason
@@ -56,6 +57,7 @@ class Lifecycle:
         )
         self._targets = dict(rules.targets)
         self.roster = Roster(pool, rules.growth, self._targets, rules.stowage, rules.handover)
+        self.recorder = FlightRecorder(self.roster.ledgers, clock.now())
         self.deadlines = Deadlines()
         self._foresight = Foresight(self.roster, rules.growth)
         self._limits = TenantLimits(rules.limits, rules.default_limit)
@@ -233,6 +235,7 @@ class Lifecycle:
         """Take in what a lane has done."""
         now = self._clock.now()
         ledger = self.roster.ledgers[report.lane]
+        self.recorder.note_step(report, ledger.step_began, now)
         ledger.observe(report, now)
         self.roster.roles.observe(report)
         if report.times is not None:
@@ -241,6 +244,7 @@ class Lifecycle:
             request = ledger.get(request_id)
             if request is not None and request.state in UNFINISHED:
                 request.events.append((EventKind.STARTED, now))
+                self.recorder.note_change(request)
             self.note(Event(now, EventKind.STARTED, request_id, report.lane, report.step))
         for request_id in report.left:
             request = ledger.get(request_id)
@@ -322,6 +326,7 @@ class Lifecycle:
         if request.first_token_at is None:
             self._count_hits(request)
         self.queue.fairness.charge(request.level, request.tenant, output_tokens=1)
+        self.recorder.note_token(request, now)
         finish = request.accept(output.token, output.finish, now, output.scores)
         if request.since_join == 1 and request.state is RequestState.RUNNING and request.lease is not None:
             request.lease.note_computed()
@@ -380,6 +385,7 @@ class Lifecycle:
         self._leave_books(request)
         request.delivery.close(outcome)
         self.tell(EventKind.ENDED, request)
+        self.recorder.note_end(request)
 
     def _leave_books(self, request: Request) -> None:
         self._latest.forget(request)
@@ -399,6 +405,7 @@ class Lifecycle:
         """Enter an event into a request's life, and tell the observer."""
         now = self._clock.now()
         request.events.append((kind, now))
+        self.recorder.note_change(request)
         self.note(Event(now, kind, request.id, request.lane))
 
     def note(self, event: Event) -> None:

@@ -21,6 +21,7 @@ from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation, explain, explain_all
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.lifecycle import Lifecycle
+from llamalane.scheduler.live_view import LiveView
 from llamalane.scheduler.measurements import Measurements
 from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.request import Request
@@ -36,6 +37,7 @@ class Scheduler:
         self.pool = pool
         self.rules = rules
         self._life = Lifecycle(pool, rules, clock=clock, observer=observer)
+        self.view = LiveView(self._life, clock)
         self._roster = self._life.roster
         self._room = RoomMaker(self._roster, rules.displacement, rules.costs, self._life.note_parking)
         self._clock = clock
@@ -55,6 +57,7 @@ class Scheduler:
         self._receive()
         self._plan()
         self._dispatch()
+        self._life.recorder.announce()
 
     def receive_from_lane(self, message: LaneMessage) -> None:
         """Take a lane's message; on the lane's thread."""
@@ -153,6 +156,7 @@ class Scheduler:
     def end_all(self, error: LlamalaneError) -> None:
         """End every request that has not ended, each with `error`."""
         self._life.end_all(error)
+        self._life.recorder.announce()  # the loop, which else does, may have ended
         self._wake()
 
     def stow_all(self) -> None:
