@@ -14,6 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from llamalane import __version__
 from llamalane.api.authentication import Authenticate
 from llamalane.api.config import ApiConfig, ServerConfig
+from llamalane.api.dashboard.page import PAGE_PATHS
 from llamalane.api.errors import handle_error
 from llamalane.api.limits import LimitBody, LimitHead
 from llamalane.api.middleware import OPEN_PATHS, RequestLog
@@ -72,7 +73,9 @@ def create_app(
         app.include_router(docs_router())
     # The last one added is the first to see a request.
     app.add_middleware(LimitBody, limit=service.api.max_body_bytes, seconds=service.api.body_timeout)
-    open_paths = OPEN_PATHS | DESCRIPTION_PATHS if service.api.docs else OPEN_PATHS
+    open_paths = OPEN_PATHS
+    open_paths |= DESCRIPTION_PATHS if service.api.docs else frozenset()
+    open_paths |= PAGE_PATHS if service.api.dashboard else frozenset()
     app.add_middleware(Authenticate, admit=service.admit, open_paths=open_paths)
     app.add_middleware(LimitHead)
     app.add_middleware(RequestLog, count=service.metrics.count_response)

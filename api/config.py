@@ -91,6 +91,8 @@ class ApiConfig(Section):
     With null, /metrics is as open as the rest."""
     cors_origins: list[Origin] = Field(default=[])
     """The origins whose pages may use the API from a browser, such as ["https://chat.example.org"]; "*" for all."""
+    dashboard: bool = Field(default=True)
+    """Whether there is a live page at /dashboard. Its data asks for a key as the API does."""
     ssl_certfile: FilePath | None = Field(default=None)
     """The certificate (PEM) with which the server speaks HTTPS, with its chain; null for plain HTTP."""
     ssl_keyfile: FilePath | None = Field(default=None)

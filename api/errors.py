@@ -96,9 +96,14 @@ def answer_for(error: Exception) -> ErrorAnswer:
     if isinstance(error, HTTPException):
         kind = HTTP_KINDS.get(error.status_code, Kind(error.status_code, "invalid_request_error"))
         return _answer(kind, error.detail, headers=error.headers or {})
-    kind = next(KINDS[base] for base in type(error).__mro__ if base in KINDS)
+    kind = kind_of(type(error))
     message = str(error) if isinstance(error, LlamalaneError) else "the server failed; its log says more"
     return _answer(kind, message, param=getattr(error, "param", None), headers=_retry_headers(error))
+
+
+def kind_of(error: type[Exception]) -> Kind:
+    """Return how errors of a class are told."""
+    return next(KINDS[base] for base in error.__mro__ if base in KINDS)
 
 
 def _retry_headers(error: Exception) -> Mapping[str, str]:

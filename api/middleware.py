@@ -26,7 +26,8 @@ access_logger = logging.getLogger("llamalane.api.access")
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 """Load balancers ask these, and have no key."""
 METRICS_PATH = "/metrics"
-QUIET_PATHS = OPEN_PATHS | {METRICS_PATH}
+EVENTS_PATH = "/dashboard/events"
+QUIET_PATHS = OPEN_PATHS | {METRICS_PATH, EVENTS_PATH}
 CLIENT_CLOSED_REQUEST = 499
 """Only for the log: there is nobody left to read it (nginx's number)."""
 

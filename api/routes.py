@@ -15,6 +15,7 @@ from llamalane.api.authentication import caller_of
 from llamalane.api.batch import ENDPOINTS
 from llamalane.api.bodies import read_body
 from llamalane.api.choices import Endpoint
+from llamalane.api.dashboard.routes import dashboard_router
 from llamalane.api.explain import add_queue_routes
 from llamalane.api.middleware import METRICS_PATH
 from llamalane.api.openapi import ANY_ROUTE, GENERATION, answer, content, errors, generation_request
@@ -42,6 +43,8 @@ def make_router(service: Service) -> APIRouter:
     add_queue_routes(router, service)
     _add_health_routes(router, service)
     router.include_router(admin_router(service))
+    if service.api.dashboard:
+        router.include_router(dashboard_router(service))
     return router
 
 

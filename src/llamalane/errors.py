@@ -20,7 +20,8 @@
     │   ├── EngineClosedError       the engine is not running, draining, or closed
     │   ├── EngineForkedError       the engine runs in the process that this one was forked from
     │   ├── LaneDownError           no lane is left to run it
-    │   └── RequestFailedError      its lane failed while running it, too often
+    │   ├── RequestFailedError      its lane failed while running it, too often
+    │   └── TooManyViewersError     as many follow the dashboard as may
     ├── RequestCancelledError       its own client cancelled it
     ├── SupersededError             a newer request with the same key replaced it
     ├── BlockingCallError           a call would block an event loop
@@ -229,6 +230,17 @@ class LaneDownError(UnavailableError):
 
 class RequestFailedError(UnavailableError):
     """The lane failed each time while it ran this request, or the request's own sampling failed."""
+
+
+class TooManyViewersError(UnavailableError):
+    """As many follow the dashboard as may, which is `limit`; try again in `retry_after` seconds."""
+
+    retry_after: float
+
+    def __init__(self, limit: int, retry_after: float) -> None:
+        super().__init__(f"{limit} dashboards are open, which is all that may be; close one of them")
+        self.limit = limit
+        self.retry_after = retry_after
 
 
 class RequestCancelledError(LlamalaneError):
