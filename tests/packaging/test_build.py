@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import os
 import platform
 import shutil
 import subprocess
@@ -127,6 +128,19 @@ def test_wheel_says_that_it_is_typed_and_under_which_license(built: Distribution
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Requires-Python"] == ">=3.11"
     assert "server" in metadata.get_all("Provides-Extra", [])
+
+
+def test_the_dashboard_is_found_in_an_installed_wheel(built: Distributions, tmp_path: Path) -> None:
+    with zipfile.ZipFile(built.wheel_path) as wheel:
+        wheel.extractall(tmp_path)
+    program = "from llamalane.api.dashboard import page; print(page.__file__, *page.PAGE_FILES, sep='\\n')"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    where, *paths = done.stdout.split()
+    assert Path(where).is_relative_to(tmp_path)
+    names = [file.name for file in (ROOT / "api" / "dashboard" / "static").iterdir() if file.name != "index.html"]
+    assert sorted(paths) == sorted(["/dashboard", *(f"/dashboard/{name}" for name in names)])
 
 
 def test_wheel_installs_the_command(built: Distributions) -> None:

@@ -118,8 +118,7 @@ async function ask(id) {
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const key = byId("key-input").value.trim();
-  // eslint-disable-next-line no-control-regex
-  if (!/^[\x21-\x7e\xa1-\xff]+$/.test(key)) return askForKey("No key has such characters.");
+  if (!/^[\x20-\x7e\xa1-\xff]+$/.test(key)) return askForKey("No key has such characters.");
   keepKey(key);
   return connection.start();
 });
