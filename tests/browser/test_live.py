@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from llamalane.api import ServerConfig, create_app, lifespan_of
-from llamalane.scheduler import LaneConfig, ModelConfig, SchedulerConfig, StreamsConfig
+from llamalane.scheduler import KVConfig, LaneConfig, ModelConfig, SchedulerConfig, StreamsConfig
 from tests.api.serving import served
 from tests.browser.conftest import OpenPage
 from tests.browser.watching import fits_its_width, is_drawn, obstacles
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.browser
 
 CANARY = "Rumpelstiltskin"
 PLACES = 3
+ENDLESS = 1_000_000
 PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
 KEEP_WHAT_IS_DECODED = """
 const decode = TextDecoder.prototype.decode;
@@ -43,6 +44,7 @@ def app_of(model: Path) -> FastAPI:
         streams=StreamsConfig(
             lanes=[LaneConfig(name="main", places=2, threads=1), LaneConfig(name="side", places=1, threads=1)]
         ),
+        kv=KVConfig(context_shift=True),
         scheduler=SchedulerConfig(drain_timeout=0),
     )
     return create_app(config)
@@ -63,13 +65,13 @@ def url(tiny_model: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def burst(url: str, levels: list[int], tokens: int = 1900) -> Iterator[None]:
-    """Ask for so much at once, from clients that go away at the end of the block."""
+def burst(url: str, levels: list[int]) -> Iterator[None]:
+    """Ask at once, for more than anybody waits for; the clients go away at the end of the block."""
     with httpx.Client(trust_env=False, timeout=60) as client, contextlib.ExitStack() as stack:
         gone = threading.Event()
 
         def ask(level: int) -> None:
-            body = {"prompt": CANARY, "max_tokens": tokens, "priority": level, "ignore_eos": True, "stream": True}
+            body = {"prompt": CANARY, "max_tokens": ENDLESS, "priority": level, "ignore_eos": True, "stream": True}
             with client.stream("POST", f"{url}/v1/completions", json=body) as answer:
                 for _ in answer.iter_bytes():
                     if gone.is_set():
