@@ -4,14 +4,13 @@ const REMEMBERED = 40;
 
 /** Tells the server's time from what it said of it, and from how long ago that was. */
 export class ServerClock {
-  constructor(read = () => performance.now() / 1000) {
-    this._read = read;
+  constructor() {
     this._offsets = [];
   }
 
   /** Take in the server's time, as it has just arrived. */
   observe(time) {
-    this._offsets.push(this._read() - time);
+    this._offsets.push(performance.now() / 1000 - time);
     if (this._offsets.length > REMEMBERED) this._offsets.shift();
   }
 
@@ -20,8 +19,8 @@ export class ServerClock {
     this._offsets.length = 0;
   }
 
-  /** Return the server's time. What came quickest tells best. */
-  now() {
-    return this._offsets.length ? this._read() - Math.min(...this._offsets) : 0;
+  /** Return the server's time at a moment of `performance.now()`. What came quickest tells best. */
+  at(moment) {
+    return this._offsets.length ? moment / 1000 - Math.min(...this._offsets) : 0;
   }
 }

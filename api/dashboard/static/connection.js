@@ -24,6 +24,8 @@ export class Connection {
     this._abort = null;
     this._timer = 0;
     this._pause = FIRST_PAUSE;
+    /** When the server was last heard of, as `performance.now()` tells. */
+    this.heard = 0;
   }
 
   /** Begin, or begin anew at once. */
@@ -90,6 +92,7 @@ export class Connection {
       const { done, value } = await reader.read();
       if (done) break;
       silence.reset();
+      this.heard = performance.now();
       last = parser.add(decoder.decode(value, { stream: true })) || last;
     }
     // A stream ends after a while, and the next one begins at once; but not from a server that is about to end.

@@ -15,9 +15,9 @@ export function rate(number) {
 /** Return a share of 1 in per cent; a little is never told as nothing, nor almost all as all. */
 export function percent(share) {
   const whole = Math.round(100 * share);
-  if (share > 0 && whole === 0) return "<1 %";
-  if (share < 1 && whole === 100) return ">99 %";
-  return `${whole} %`;
+  if (share > 0 && whole === 0) return "<1\u00a0%";
+  if (share < 1 && whole === 100) return ">99\u00a0%";
+  return `${whole}\u00a0%`;
 }
 
 /** Return a duration in the unit that suits it; `seconds` may be null for none. */

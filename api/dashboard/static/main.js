@@ -21,13 +21,18 @@ const QUIET_SECONDS = 1;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const store = new Store();
 const clock = new ServerClock();
-const open = (id) => life.open(id, store, clock.now());
+const open = (id) => life.open(id, store, now());
 const life = new Life(ask);
 const timeline = new Timeline(open);
 const views = [timeline, new Requests(open), new Queue(open), new Memory(open), life];
 const connection = new Connection("dashboard/events", { onMessage: take, onState: showState, key: readKey });
 
-let [drawn, frame, timer, retryAt] = [-Infinity, 0, 0, null];
+let [drawn, frame, timer, retryAt, live] = [-Infinity, 0, 0, null, false];
+
+/** Return the server's time; while nothing is heard of it, the time stands still. */
+function now() {
+  return clock.at(live ? performance.now() : connection.heard);
+}
 
 function take(message) {
   if (store.apply(message)) clock.reset();
@@ -50,13 +55,13 @@ function render() {
   if (!document.hidden) timer = setTimeout(draw, 1000 * QUIET_SECONDS);
   showPause();
   if (!store.state) return;
-  const now = clock.now();
-  renderReadouts(store, now);
+  const time = now();
+  renderReadouts(store, time);
   renderLatency(store);
-  for (const view of views) view.render(store, now);
+  for (const view of views) view.render(store, time);
   document.body.classList.toggle("with-tenants", store.fixed.showsAll && hasTenants());
   setText(byId("model"), store.fixed.model);
-  setText(byId("foot"), `Up for ${duration(now - store.started)} · up to ${count(store.fixed.limit)} tokens in a sequence`);
+  setText(byId("foot"), `Up for ${duration(time - store.started)} · up to ${count(store.fixed.limit)} tokens in a sequence`);
   const told = `${total(store.state.running)} running, ${total(store.state.waiting)} waiting`;
   document.title = `${told} – llamalane`;
 }
@@ -68,6 +73,7 @@ function hasTenants() {
 
 function showState(state, reason, pause) {
   const box = byId("connection");
+  live = state === LIVE;
   retryAt = pause === undefined ? null : performance.now() + 1000 * pause;
   const ready = state === LIVE && store.state ? store.state.state : state;
   if (box.dataset.state !== ready) box.dataset.state = ready;
@@ -78,6 +84,7 @@ function showState(state, reason, pause) {
   setHidden(byId("forget-key"), !readKey() || state === LOCKED);
   setHidden(byId("key-section"), state !== LOCKED);
   setHidden(byId("board"), !store.state || state === LOCKED);
+  setHidden(byId("foot"), byId("board").hidden);
   document.body.classList.toggle("stale", state !== LIVE);
   if (state === LOCKED) askForKey(reason);
   if (state !== LIVE) draw();
@@ -85,7 +92,8 @@ function showState(state, reason, pause) {
 
 function showPause() {
   if (retryAt !== null) {
-    setText(byId("retry"), `Try now (again in ${duration(Math.max(0, Math.ceil((retryAt - performance.now()) / 1000)))})`);
+    const seconds = Math.max(0, Math.ceil((retryAt - performance.now()) / 1000));
+    setText(byId("retry"), `Try now (again in ${seconds} s)`);
   }
 }
 

@@ -17,7 +17,7 @@ export function renderReadouts(store, now) {
 
   const { counters } = state;
   const cached = counters.prompt_tokens ? counters.cached_tokens / counters.prompt_tokens : 0;
-  setText(byId("cached-share"), counters.prompt_tokens ? `${percent(cached)} of them were cached` : "");
+  setText(byId("cached-share"), cached ? `${percent(cached)} of them were cached` : "");
 
   const live = [...store.live.values()];
   const parked = live.filter((one) => one.state !== "running" && one.events.some(([kind]) => kind === "parked")).length;

@@ -60,10 +60,7 @@ export class Stays {
     const known = this._requests.get(entry.id) || { lanes: new Map(), keeps: new Map(), rows: new Map(), stays: [] };
     this._requests.delete(entry.id);
     this._requests.set(entry.id, known);
-    for (const [kind, time] of entry.events) {
-      if (kind === "admitted" && isLast(entry, kind, time) && !known.lanes.has(time)) known.lanes.set(time, entry.lane);
-      if (kind === "parked" && isLast(entry, kind, time)) known.keeps.set(time, entry.sequence !== null);
-    }
+    learn(entry, known);
     known.stays = staysOf(entry, known);
     for (const stay of known.stays) this._giveRow(stay, known.rows);
     if (this._requests.size > MOST_REQUESTS) this._requests.delete(this._requests.keys().next().value);
@@ -112,6 +109,10 @@ function newStay(entry, lane, from) {
   return { key: `${from} ${entry.id}`, id: entry.id, level: entry.level, lane, from, to: null, row: 0, marks: [], gaveWay: false };
 }
 
-function isLast(entry, kind, time) {
-  return !entry.events.some(([other, later]) => other === kind && later > time);
+/** Note what the events do not tell: on which lane a request was admitted, and whether its cells stayed when parked. */
+function learn(entry, known) {
+  const admitted = entry.events.filter(([kind]) => kind === "admitted").pop();
+  if (admitted && !known.lanes.has(admitted[1])) known.lanes.set(admitted[1], entry.lane);
+  const [kind, time] = entry.events.filter(([one]) => one !== "prioritized").pop();
+  if (kind === "parked") known.keeps.set(time, entry.sequence !== null);
 }
