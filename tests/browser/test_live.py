@@ -106,7 +106,7 @@ def test_a_burst_is_shown_as_it_happens(open_page: OpenPage, url: str) -> None:
         expect(page.locator("#running-count")).to_have_text(str(PLACES))
         expect(page.locator("#places")).to_have_text(f"of {PLACES} places")
         expect(page.locator("#running-rows tr")).not_to_have_count(0)
-        expect(page.locator("#running-rows")).to_contain_text("output")
+        expect(page.locator("#running-rows")).to_contain_text("decode")
         expect(page.locator("#running-rows")).to_contain_text("interactive")
         expect(page.locator("#waiting-count")).to_have_text("4")
         expect(page.locator("#waiting-rows tr")).to_have_count(4)
@@ -118,7 +118,7 @@ def test_a_burst_is_shown_as_it_happens(open_page: OpenPage, url: str) -> None:
         for canvas in ("#lane-list canvas", "#regions canvas", "#rate-line", "#levels li:nth-child(5) canvas"):
             assert is_drawn(page, canvas), canvas
         label = page.locator("#lane-list canvas").first.get_attribute("aria-label") or ""
-        assert label.startswith("Lane main, of the last 30 seconds: output ")
+        assert label.startswith("Lane main, of the last 30 seconds: decode ")
     expect(page.locator("#running-count")).to_have_text("0")
     expect(page.locator("#ended-rows tr")).to_have_count(7)
     expect(page.locator("#ended-rows")).to_contain_text("cancelled")

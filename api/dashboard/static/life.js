@@ -75,14 +75,14 @@ export class Life {
     const facts = [
       ["Level", `${request.level} ${store.levelName(request.level)}`],
       ["Tenant", request.tenant || null],
-      ["Before it", position === null ? null : count(position)],
+      ["Ahead of it", position === null ? null : count(position)],
       ["Lane", request.lane],
       ["Prompt", `${count(request.prompt_tokens)} tokens, ${count(request.cached_tokens)} cached`],
       ["Output", `${count(request.generated_tokens)} of at most ${count(request.max_tokens)} tokens`],
       ["First token", first === null ? null : `after ${duration(first - request.arrival)}`],
       ["Waited", duration(spent[WAITING])],
       ["Was parked", spent[PARKED] ? duration(spent[PARKED]) : null],
-      ["Each further one", gap === null ? null : duration(gap)],
+      ["Each further token", gap === null ? null : duration(gap)],
       [end === null ? "Age" : "Took", end === null ? age(now - request.arrival) : duration(end - request.arrival)],
     ].filter(([, text]) => text !== null);
     keepList(

@@ -69,7 +69,7 @@ function updateRunning(row, store, request, now) {
 export function doingOf(request) {
   if (request.state === "waiting") return "parked";
   if (request.state === "parking") return "giving way";
-  return request.first_token === null ? "prompt" : "output";
+  return request.first_token === null ? "prefill" : "decode";
 }
 
 function updateEnded(row, store, request, now) {

@@ -6,9 +6,11 @@ import { count, percent, plural } from "./format.js";
 import { PARKED, PROMPT } from "./stays.js";
 
 const STEPS_HEIGHT = 44;
-const BAR_HEIGHT = 9;
-const BAR_GAP = 3;
-const MOST_ROWS = 24;
+const BAR = { height: 9, pitch: 12 };
+const THIN_BAR = { height: 4, pitch: 5 };
+const MANY_ROWS = 16;
+/** From so many rows on they are thin. */
+const MOST_ROWS = 64;
 const LONGEST_SPAN = 120;
 const LARGEST_PROMPT = 2048;
 const GRID_SECONDS = { 10: 1, 30: 5, 120: 20 };
@@ -58,20 +60,21 @@ export class Timeline {
     const remembered = store.stays.on(lane.name, now - LONGEST_SPAN).filter((stay) => stay.row < MOST_ROWS);
     const stays = remembered.filter((stay) => stay.to === null || stay.to > since);
     const rows = Math.max(Math.min(lane.state.places, MOST_ROWS), ...remembered.map((stay) => stay.row + 1));
-    const height = `${STEPS_HEIGHT + 6 + rows * (BAR_HEIGHT + BAR_GAP)}px`;
+    const bar = rows < MANY_ROWS ? BAR : THIN_BAR;
+    const height = `${STEPS_HEIGHT + 6 + rows * bar.pitch}px`;
     if (canvas.style.height !== height) canvas.style.height = height;
     setAttribute(canvas, "aria-label", describe(lane, past, stays, this.span));
-    this._draw(canvas, lane, stays, since, now);
+    this._draw(canvas, lane, stays, bar, since, now);
   }
 
-  _draw(canvas, lane, stays, since, now) {
+  _draw(canvas, lane, stays, bar, since, now) {
     const drawing = prepare(canvas);
     if (!drawing) return;
     const scale = drawing.width / this.span;
     const at = (time) => (time - since) * scale;
     drawGrid(drawing, this.span, scale);
     drawSteps(drawing.context, lane, since, at);
-    this._hits.set(canvas, drawStays(drawing, stays, at, now));
+    this._hits.set(canvas, drawStays(drawing, stays, bar, at, now));
   }
 
   _drawAxis() {
@@ -98,7 +101,7 @@ export class Timeline {
     const found = (this._hits.get(canvas) || []).find(
       (box) =>
         event.offsetX >= box.left - 2 && event.offsetX <= box.right + 2 &&
-        event.offsetY >= box.top - 1 && event.offsetY <= box.top + BAR_HEIGHT + 2,
+        event.offsetY >= box.top - 1 && event.offsetY <= box.bottom + 1,
     );
     return found ? found.id : null;
   }
@@ -119,24 +122,24 @@ function describe(lane, past, stays, span) {
   );
 }
 
-function told({ output, prompts, lost, idle }) {
+function told({ decode, prefill, lost, idle }) {
   const broken = lost > 0 ? ` · broken off ${percent(lost)}` : "";
-  return `output ${percent(output)} · prompts ${percent(prompts)}${broken} · idle ${percent(idle)}`;
+  return `decode ${percent(decode)} · prefill ${percent(prefill)}${broken} · idle ${percent(idle)}`;
 }
 
 /** Return which shares of the time went into steps with a prompt, into other steps, into lost ones, and into nothing. */
 function sharesOf(steps, since, now) {
-  let [output, prompts, lost] = [0, 0, 0];
+  let [decode, prefill, lost] = [0, 0, 0];
   for (let index = steps.length - 1; index >= 0 && steps[index][1] + steps[index][2] > since; index -= 1) {
     const [, begin, seconds, , tokens, abandoned] = steps[index];
     const inside = begin + seconds - Math.max(begin, since);
     if (abandoned) lost += inside;
-    else if (tokens > 0) prompts += inside;
-    else output += inside;
+    else if (tokens > 0) prefill += inside;
+    else decode += inside;
   }
-  const span = Math.max(now - since, output + prompts + lost, 1e-3);
-  const idle = 1 - (output + prompts + lost) / span;
-  return { output: output / span, prompts: prompts / span, lost: lost / span, idle };
+  const span = Math.max(now - since, decode + prefill + lost, 1e-3);
+  const idle = 1 - (decode + prefill + lost) / span;
+  return { decode: decode / span, prefill: prefill / span, lost: lost / span, idle };
 }
 
 function drawGrid({ context, width }, span, scale) {
@@ -176,53 +179,54 @@ function drawSteps(context, lane, since, at) {
 }
 
 /** Draw the requests, and return where each is. */
-function drawStays({ context, width }, stays, at, now) {
+function drawStays({ context, width }, stays, bar, at, now) {
   const colours = palette();
   const boxes = [];
   context.font = `600 9px ${getComputedStyle(document.body).fontFamily}`;
   context.textBaseline = "middle";
   for (const stay of stays) {
-    const top = STEPS_HEIGHT + 6 + stay.row * (BAR_HEIGHT + BAR_GAP);
+    const top = STEPS_HEIGHT + 6 + stay.row * bar.pitch;
+    const { height } = bar;
     for (const { phase, from, to } of stay.phases) {
       const left = Math.max(-2, at(from));
       const right = Math.max(left + 1.5, Math.min(width, at(to === null ? now : to)));
-      drawPhase(context, colours, phase, left, top, right - left);
+      drawPhase(context, colours, phase, [left, top, right - left, height]);
     }
     const left = Math.max(0, at(stay.from));
     const right = Math.min(width, at(stay.to === null ? now : stay.to));
-    if (right - left > 14) drawLevel(context, colours, stay.level, left, top);
-    if (stay.gaveWay) drawGivenWay(context, colours, right, top);
-    boxes.push({ id: stay.id, left, right, top });
+    if (right - left > 14 && bar === BAR) drawLevel(context, colours, stay.level, left, top);
+    if (stay.gaveWay) drawGivenWay(context, colours, right, top, height);
+    boxes.push({ id: stay.id, left, right, top, bottom: top + height });
   }
   return boxes;
 }
 
-function drawPhase(context, colours, phase, left, top, width) {
+function drawPhase(context, colours, phase, [left, top, width, height]) {
   if (phase === PARKED) {
     context.fillStyle = hatch(context, colours.paused, "strokes");
-    context.fillRect(left, top, width, BAR_HEIGHT);
+    context.fillRect(left, top, width, height);
     context.strokeStyle = colours.paused;
-    context.strokeRect(left + 0.5, top + 0.5, Math.max(0, width - 1), BAR_HEIGHT - 1);
+    context.strokeRect(left + 0.5, top + 0.5, Math.max(0, width - 1), height - 1);
     return;
   }
   context.fillStyle = phase === PROMPT ? colours.prefill : colours.decode;
-  context.fillRect(left, top, width, phase === PROMPT ? BAR_HEIGHT / 2 : BAR_HEIGHT);
+  context.fillRect(left, top, width, phase === PROMPT ? height / 2 : height);
 }
 
 /** A request that was parked and left no cells ends in an edge like a flag's. */
-function drawGivenWay(context, colours, right, top) {
+function drawGivenWay(context, colours, right, top, height) {
   context.fillStyle = colours.paused;
   context.beginPath();
   context.moveTo(right, top);
-  context.lineTo(right + 6, top + BAR_HEIGHT / 2);
-  context.lineTo(right, top + BAR_HEIGHT);
+  context.lineTo(right + 6, top + height / 2);
+  context.lineTo(right, top + height);
   context.fill();
 }
 
 function drawLevel(context, colours, level, left, top) {
   context.fillStyle = colours.paper;
-  context.fillRect(left + 1.5, top + 1, 8, BAR_HEIGHT - 2);
+  context.fillRect(left + 1.5, top + 1, 8, BAR.height - 2);
   context.fillStyle = colours.ink;
   context.textAlign = "center";
-  context.fillText(String(level), left + 5.5, top + BAR_HEIGHT / 2 + 0.5);
+  context.fillText(String(level), left + 5.5, top + BAR.height / 2 + 0.5);
 }
