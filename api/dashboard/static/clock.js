@@ -20,7 +20,7 @@ export class ServerClock {
   }
 
   /** Return the server's time at a moment of `performance.now()`. What came quickest tells best. */
-  at(moment) {
+  timeAt(moment) {
     return this._offsets.length ? moment / 1000 - Math.min(...this._offsets) : 0;
   }
 }

@@ -31,7 +31,7 @@ let [drawn, frame, timer, retryAt, live] = [-Infinity, 0, 0, null, false];
 
 /** Return the server's time; while nothing is heard of it, the time stands still. */
 function now() {
-  return clock.at(live ? performance.now() : connection.heard);
+  return clock.timeAt(live ? performance.now() : connection.heard);
 }
 
 function take(message) {
