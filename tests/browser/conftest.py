@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.watching import Watched
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+PATIENCE = 60_000
+"""In milliseconds; nothing that works takes so long, even on a machine that is busy with something else."""
+expect.set_options(timeout=PATIENCE)
 
 OpenPage = Callable[..., Page]
 """Opens an address in a context of its own; takes what `Browser.new_context` takes, and what `Watched` may ignore."""
@@ -37,7 +41,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
 
     def open_one(url: str, *, ignore: str = "", before: Callable[[Page], None] | None = None, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE)
         page = context.new_page()
         watched.append(Watched(page, url, ignore))
         if before is not None:

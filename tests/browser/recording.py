@@ -13,6 +13,7 @@ from tests.scheduler.harness import Harness
 
 T = TypeVar("T")
 Message = dict[str, Any]
+STEPS_TOLD_TOGETHER = 5
 
 
 def in_thread(work: Callable[[], T]) -> T:
@@ -26,15 +27,17 @@ def record(requests: int) -> tuple[Message, list[Message]]:
     harness = Harness((3, 2), park=Parking.PAUSE)
     feed = feed_of(harness)
     snapshot, updates = feed.snapshot(), []
-    for number in range(requests):
-        harness.submit(1 + number * 2 % 5, prompt="a prompt", max_tokens=6)
+    unsent = 0
+    while requests or not harness.scheduler.idle:
+        if requests:
+            harness.submit(1 + requests * 2 % 5, prompt="a prompt", max_tokens=6)
+            requests -= 1
         harness.clock.advance(0.05)
         harness.step()
-        updates.append(feed.update())
-    while not harness.scheduler.idle:
-        harness.clock.advance(0.05)
-        harness.step()
-        updates.append(feed.update())
+        unsent = (unsent + 1) % STEPS_TOLD_TOGETHER
+        if not unsent:
+            updates.append(feed.update())
+    updates.append(feed.update())
     harness.close()
     return snapshot, updates
 

@@ -56,7 +56,7 @@ def test_fifty_thousand_events_leave_nothing_behind(open_page: OpenPage, url: st
     newest = page.locator("#ended-rows button.request").first
     sizes = []
     for stream in streams:
-        expect(newest).to_have_attribute("title", last_ended(stream), timeout=60_000)
+        expect(newest).to_have_attribute("title", last_ended(stream))
         sizes.append(footprint(page))
     early, late = sizes[0], sizes[-1]
     assert late.listeners <= early.listeners + 20

@@ -112,5 +112,5 @@ def test_while_the_model_loads_the_page_says_so_and_asks_again(open_page: OpenPa
         expect(page.locator("#connection-text")).to_contain_text("The model is being loaded.")
         with page.expect_request(lambda request: request.url.endswith("/events")):
             pass
-        with page.expect_request(lambda request: request.url.endswith("/events"), timeout=20_000):
+        with page.expect_request(lambda request: request.url.endswith("/events")):
             page.get_by_role("button", name="Try now").click()
