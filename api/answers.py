@@ -18,6 +18,7 @@ from llamalane.api.errors import answer_for
 from llamalane.api.keys import Caller
 from llamalane.api.middleware import record_of
 from llamalane.api.priority import PRIORITY_HEADER, choose_level
+from llamalane.api.reply_chunks import ReplyChunks, finish_of
 from llamalane.api.schemas import GenerationBody
 from llamalane.api.sse import DONE, ChunkEncoder, EventWriter, encode_event
 from llamalane.errors import LlamalaneError
@@ -152,12 +153,17 @@ class ChoiceStream:
         first = order.endpoint.first_chunk(index)
         opening = encoder.chunk(first) if first is not None else b""
         frame = encoder.text_frame(*order.endpoint.text_chunk(index))
+        format = order.reply(index)
+        reply = None if format is None else ReplyChunks(encoder, index, format.reader(), frame)
+        encode = frame.encode if reply is None else reply.encode
         handle = order.handles[index]
         texts = aiter(handle)
         try:
             async for text in texts:
-                await write(opening + frame.encode(text))
+                chunks = opening + encode(text)
                 opening = b""
+                if chunks:
+                    await write(chunks)
         finally:
             if isinstance(texts, AsyncGenerator):
                 await texts.aclose()  # trio warns of a generator that was left to the garbage collector
@@ -166,8 +172,10 @@ class ChoiceStream:
         more: dict[str, Any] = {}
         if len(self._results) == len(order.handles) and not order.include_usage:
             more = order.summary(list(self._results.values()))
-        last = order.endpoint.last_chunk(index, result.finish_reason)
-        await write(opening + encoder.chunk(last, **more))
+        if reply is not None:
+            opening += reply.end()
+        finish = finish_of(result.finish_reason, called=reply is not None and reply.called)
+        await write(opening + encoder.chunk(order.endpoint.last_chunk(index, finish), **more))
 
     def _ending(self) -> bytes:
         if not self._order.include_usage:

@@ -13,10 +13,11 @@ from typing import Any, Generic
 from llamalane.api.bodies import BodyT
 from llamalane.api.footprint import Footprint
 from llamalane.api.priority import tier_of
+from llamalane.api.reply import ReplyFormat
 from llamalane.api.schemas import GenerationBody
 from llamalane.errors import QueueFullError
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
+from llamalane.scheduler import Engine, RequestHandle, Result, SubmitOptions
 
 Submit = Callable[[Sequence[RequestId], SubmitOptions], Awaitable[list[RequestHandle]]]
 """Submits one prompt, as a choice for each id."""
@@ -24,10 +25,14 @@ Submit = Callable[[Sequence[RequestId], SubmitOptions], Awaitable[list[RequestHa
 
 @dataclass(frozen=True, slots=True)
 class PromptInput:
-    """One prompt of a request: what submits it, and how many tokens it has at least."""
+    """One prompt of a request: what submits it, and how many tokens it has at least.
+
+    `reply` says how its outputs are to be read, None for those that are nothing but text.
+    """
 
     submit: Submit
     least_tokens: int = 1
+    reply: ReplyFormat | None = None
 
 
 class Endpoint(ABC, Generic[BodyT]):
@@ -47,6 +52,10 @@ class Endpoint(ABC, Generic[BodyT]):
     def choice(self, index: int, result: Result) -> dict[str, Any]:
         """Return a finished choice."""
 
+    def read_choice(self, index: int, result: Result, format: ReplyFormat) -> dict[str, Any]:
+        """Return a finished choice that is to be read in `format`; where no prompt has one, it is never asked for."""
+        raise NotImplementedError
+
     @abstractmethod
     def first_chunk(self, index: int) -> dict[str, Any] | None:
         """Return the choice of the chunk before the first text, if there is one."""
@@ -56,7 +65,7 @@ class Endpoint(ABC, Generic[BodyT]):
         """Return what stands before and after the text, in the JSON of a chunk's choice."""
 
     @abstractmethod
-    def last_chunk(self, index: int, finish: FinishReason) -> dict[str, Any]:
+    def last_chunk(self, index: int, finish: str) -> dict[str, Any]:
         """Return the choice of the chunk that tells why the text ended."""
 
 
@@ -64,7 +73,8 @@ class Endpoint(ABC, Generic[BodyT]):
 class Order:
     """One HTTP request whose choices have all been submitted.
 
-    `handles` has `per_prompt` choices for each prompt, one prompt after the other.
+    `handles` has `per_prompt` choices for each prompt, one prompt after the other. `replies` says for each prompt how
+    its outputs are to be read.
     """
 
     endpoint: Endpoint[Any]
@@ -75,6 +85,7 @@ class Order:
     tier: str | None
     include_usage: bool
     per_prompt: int
+    replies: tuple[ReplyFormat | None, ...]
     handles: tuple[RequestHandle, ...]
 
     def envelope(self, *, chunk: bool) -> dict[str, Any]:
@@ -95,13 +106,23 @@ class Order:
         for handle in self.handles:
             results.append(await handle.result())
             note(results[-1])
-        choices = [self.endpoint.choice(index, result) for index, result in enumerate(results)]
+        choices = [self._choice(index, result) for index, result in enumerate(results)]
         return {
             **self.envelope(chunk=False),
             "choices": choices,
             "usage": self.usage(results),
             **self.summary(results),
         }
+
+    def reply(self, index: int) -> ReplyFormat | None:
+        """Return how choice number `index` is to be read, None if it is nothing but text."""
+        return self.replies[index // self.per_prompt]
+
+    def _choice(self, index: int, result: Result) -> dict[str, Any]:
+        reply = self.reply(index)
+        if reply is None:
+            return self.endpoint.choice(index, result)
+        return self.endpoint.read_choice(index, result, reply)
 
     def usage(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return the token counts as OpenAI counts them: a prompt once, however many choices it has."""
@@ -147,7 +168,8 @@ async def submit_all(
                 options["cache_salt"] = cache_salt
             if body.supersede is not None:
                 options["supersede"] = body.supersede
-            handles = await _submit(engine, endpoint.prompts(engine, body), body, options, order_id, stack)
+            prompts = endpoint.prompts(engine, body)
+            handles = await _submit(engine, prompts, body, options, order_id, stack)
         yield Order(
             endpoint=endpoint,
             id=order_id,
@@ -157,6 +179,7 @@ async def submit_all(
             tier=None if body.service_tier is None else tier_of(engine.levels, level),
             include_usage=body.include_usage,
             per_prompt=body.choices,
+            replies=tuple(prompt.reply for prompt in prompts),
             handles=tuple(handles),
         )
 

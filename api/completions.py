@@ -8,7 +8,7 @@ from typing import Any
 from llamalane.api.choices import Endpoint, PromptInput
 from llamalane.api.schemas import CompletionBody, Prompt
 from llamalane.ids import RequestId
-from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
+from llamalane.scheduler import Engine, RequestHandle, Result, SubmitOptions
 
 
 class Completions(Endpoint[CompletionBody]):
@@ -26,7 +26,7 @@ class Completions(Endpoint[CompletionBody]):
 
     def choice(self, index: int, result: Result) -> dict[str, Any]:
         """Return a finished choice."""
-        return _choice(index, result.text, result.finish_reason)
+        return _choice(index, result.text, result.finish_reason.value)
 
     def first_chunk(self, index: int) -> None:
         """Return None: a text begins with itself."""
@@ -35,7 +35,7 @@ class Completions(Endpoint[CompletionBody]):
         """Return what stands before and after the text of a chunk."""
         return f'{{"index":{index},"text":', ',"logprobs":null,"finish_reason":null}'
 
-    def last_chunk(self, index: int, finish: FinishReason) -> dict[str, Any]:
+    def last_chunk(self, index: int, finish: str) -> dict[str, Any]:
         """Return the choice of the chunk that tells why the text ended."""
         return _choice(index, "", finish)
 
@@ -47,5 +47,5 @@ def _input(engine: Engine, prompt: Prompt) -> PromptInput:
     return PromptInput(submit, 1 if isinstance(prompt, str) else len(prompt))
 
 
-def _choice(index: int, text: str, finish: FinishReason) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish.value}
+def _choice(index: int, text: str, finish: str) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}

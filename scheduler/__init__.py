@@ -16,18 +16,23 @@ from llamalane.scheduler.engine import Engine, ModelInfo
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import RequestHandle
-from llamalane.scheduler.intake import SubmitOptions
+from llamalane.scheduler.intake import ChatPrompt, SubmitOptions
+from llamalane.scheduler.output import StopWhen
 from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.reload import Changes
 from llamalane.scheduler.request import RequestState
 from llamalane.scheduler.result import Result, Timings, Usage
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
-from llamalane.streams import FinishReason, Grammar, SamplingParameters
+from llamalane.streams import FinishReason, Grammar, GrammarPart, SamplingParameters
+from llamalane.streams.llama import TEMPLATE_VARIABLES, ChatTemplate, TemplateAbilities
 
 __all__ = [
     "LEAST_URGENT",
     "MOST_URGENT",
+    "TEMPLATE_VARIABLES",
     "Changes",
+    "ChatPrompt",
+    "ChatTemplate",
     "Counters",
     "Engine",
     "EngineConfig",
@@ -38,6 +43,7 @@ __all__ = [
     "Explanation",
     "FinishReason",
     "Grammar",
+    "GrammarPart",
     "KVConfig",
     "LaneConfig",
     "LaneStatistics",
@@ -51,8 +57,10 @@ __all__ = [
     "Result",
     "SamplingParameters",
     "SchedulerConfig",
+    "StopWhen",
     "StreamsConfig",
     "SubmitOptions",
+    "TemplateAbilities",
     "TenantConfig",
     "Timings",
     "Usage",

@@ -2,7 +2,8 @@
 
 from llamalane.streams.llama.abilities import Abilities
 from llamalane.streams.llama.batch import Batch
-from llamalane.streams.llama.chat import ChatTemplate
+from llamalane.streams.llama.chat import TEMPLATE_VARIABLES, ChatTemplate
+from llamalane.streams.llama.chat_abilities import TemplateAbilities
 from llamalane.streams.llama.context import CACHE_TYPES, FLASH_ATTENTION, Context, ContextOptions
 from llamalane.streams.llama.detokenizer import Detokenizer
 from llamalane.streams.llama.grammar import CompiledGrammar, Follower, Following, Grammars
@@ -14,6 +15,7 @@ from llamalane.streams.llama.vocabulary import Vocabulary
 __all__ = [
     "CACHE_TYPES",
     "FLASH_ATTENTION",
+    "TEMPLATE_VARIABLES",
     "Abilities",
     "Batch",
     "Candidates",
@@ -28,6 +30,7 @@ __all__ = [
     "Model",
     "ModelOptions",
     "Sampler",
+    "TemplateAbilities",
     "Vocabulary",
     "cumulative_distribution",
     "library",

@@ -22,7 +22,7 @@ def template(tmp_path: Path) -> Iterator[Callable[[str], ChatTemplate]]:
         path = tmp_path / f"{len(models)}.gguf"
         write_model(path, Kind.DENSE, chat_template=text)
         models.append(Model(ModelOptions(path=path)))
-        return ChatTemplate(models[-1])
+        return ChatTemplate.of(models[-1])
 
     yield make
     for model in models:
@@ -36,11 +36,11 @@ def test_messages_become_one_turn_after_the_other(model: Model) -> None:
         {"role": "assistant", "content": ""},
     ]
     expected = "<s>[system]Be brief.</s>[user]a < b & {{ c }}</s>[assistant]</s>[assistant]"
-    assert ChatTemplate(model).render(messages) == expected
+    assert ChatTemplate.of(model).render(messages) == expected
 
 
 def test_the_prompt_has_the_bos_once_though_template_and_model_both_add_it(model: Model) -> None:
-    text = ChatTemplate(model).render(MESSAGES)
+    text = ChatTemplate.of(model).render(MESSAGES)
     tokens = model.vocabulary.tokenize(text, add_special=True, parse_special=True)
     assert tokens[:2] == [BOS, BOS]
     assert model.vocabulary.with_one_bos(tokens).count(BOS) == 1
@@ -56,7 +56,7 @@ def test_rendering_leaves_the_messages_alone(template: Callable[[str], ChatTempl
 
 def test_a_model_without_a_template_says_what_to_use_instead(models: Mapping[Kind, Model]) -> None:
     with pytest.raises(ChatTemplateError, match="no chat template; use completions") as caught:
-        ChatTemplate(models[Kind.DENSE])
+        ChatTemplate.of(models[Kind.DENSE])
     assert caught.value.param == "messages"
 
 
@@ -70,7 +70,7 @@ def test_a_template_that_is_not_valid_is_told_when_it_is_read(
 
 def test_a_template_s_own_objection_is_passed_on(model: Model) -> None:
     with pytest.raises(ChatTemplateError, match="refused the messages: no such role: pirate"):
-        ChatTemplate(model).render([{"role": "pirate", "content": "Arr"}])
+        ChatTemplate.of(model).render([{"role": "pirate", "content": "Arr"}])
 
 
 @pytest.mark.parametrize(
