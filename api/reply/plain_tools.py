@@ -37,18 +37,20 @@ def with_tools(turns: Sequence[Turn], tools: Sequence[Tool]) -> list[Turn]:
 def in_plain_text(turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns with calls within the text, and with what tools answer said by the user.
 
-    Several answers in a row make one turn: many templates want user and assistant to take turns.
+    Several answers in a row make one turn, with what the user says after them: many templates want user and assistant
+    to take turns.
     """
     plain: list[Turn] = []
-    answering = False
+    answered = False
     for turn in turns:
-        if turn.role != "tool":
-            plain.append(replace(turn, text=_with_calls(turn), calls=()))
-        elif answering:
-            plain[-1] = replace(plain[-1], text=f"{plain[-1].text}\n{_answer(turn)}")
+        text = _answer(turn) if turn.role == "tool" else _with_calls(turn)
+        if answered and turn.role in ("tool", "user"):
+            plain[-1] = replace(plain[-1], text=f"{plain[-1].text}\n{text}")
+        elif turn.role == "tool":
+            plain.append(Turn("user", text))
         else:
-            plain.append(Turn("user", _answer(turn)))
-        answering = turn.role == "tool"
+            plain.append(replace(turn, text=text, calls=()))
+        answered = turn.role == "tool"
     return plain
 
 
