@@ -45,12 +45,16 @@ def _part(part: Any, index: int) -> str:
 
 
 class CalledFunction(BaseModel):
-    """The function that was called; its arguments are JSON, as far as the model got that right."""
+    """The function that was called; its arguments are JSON, as far as the model got that right.
+
+    `parsed_arguments` is what OpenAI's client made of them, and not looked at.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     name: Annotated[str, Field(min_length=1)]
     arguments: str
+    parsed_arguments: Any = None
 
 
 class ToolCall(BaseModel):
@@ -65,7 +69,7 @@ class ToolCall(BaseModel):
 
 
 class Message(BaseModel):
-    """One message of a chat."""
+    """One message of a chat; `parsed` is what OpenAI's client made of its content, and not looked at."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
@@ -76,6 +80,7 @@ class Message(BaseModel):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    parsed: Any = None
 
     def turn(self) -> Turn:
         """Return the message as a turn of a conversation: a developer is what templates call the system."""

@@ -49,7 +49,7 @@ class ChatTemplate:
         """What the template can write beside plain messages; found out at the first time of asking."""
         return find_abilities(self.render)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], /, **variables: Any) -> str:
         """Return the prompt for `messages`, each with a `role` and a `content`.
 
         The template sees `variables` by their names, among them `tools`; none of the others may be one of

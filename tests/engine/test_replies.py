@@ -99,4 +99,4 @@ async def test_a_model_without_a_template_has_none_to_offer(
 async def test_what_is_shown_must_be_names(make_engine: MakeEngine) -> None:
     async with make_engine() as engine:
         with pytest.raises(InvalidRequestError, match="shown must be tuple"):
-            await engine.submit("x", shown=MARK)  # type: ignore[typeddict-item]
+            await engine.submit("x", shown=MARK)  # type: ignore[arg-type]

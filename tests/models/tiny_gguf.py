@@ -151,11 +151,17 @@ _DESIGNS: Mapping[Kind, _Design] = {
 
 
 def write_model(
-    path: Path, kind: Kind, *, seed: int = 0, chat_template: str | None = None, marks: Sequence[str] = ()
+    path: Path,
+    kind: Kind,
+    *,
+    seed: int = 0,
+    chat_template: str | Sequence[Mapping[str, str]] | None = None,
+    marks: Sequence[str] = (),
 ) -> None:
     """Write a model of `kind` to `path`; the same arguments give the same file.
 
-    `marks` are further control tokens, such as those around calls of tools.
+    Several chat templates have each a `name`, one of which is `default`, and a `template`. `marks` are further control
+    tokens, such as those around calls of tools.
     """
     design = _DESIGNS[kind]
     tokens = [*_TOKENS, *((mark, gguf.TokenType.CONTROL) for mark in marks)]

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from llamalane.errors import ChatTemplateError
-from llamalane.streams.llama import ChatTemplate, Model, ModelOptions
+from llamalane.streams.llama import TEMPLATE_VARIABLES, ChatTemplate, Model, ModelOptions
 from tests.models.tiny_gguf import BOS, Kind, write_model
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
+OPTIONAL = {"functions", "function_call", "tool_choice", "tools"}
 
 
 @pytest.fixture
@@ -95,3 +96,27 @@ def test_whatever_fails_inside_a_template_is_a_template_error(
     chat = template(text)
     with pytest.raises(ChatTemplateError, match="refused the messages"):
         chat.render(MESSAGES)
+
+
+def test_variables_reach_the_template(template: Callable[[str], ChatTemplate]) -> None:
+    chat = template("{{ shout }}{{ tools | length }}{{ quiet is defined }}")
+    assert chat.render(MESSAGES, shout="Hey", tools=[{}, {}]) == "Hey2False"
+    assert chat.render(MESSAGES, tools=[{}]) == "1False"
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(TEMPLATE_VARIABLES - {"functions", "function_call", "tool_choice", "tools"}), "self"]
+)
+def test_a_template_s_own_variables_are_nobody_s_to_set(template: Callable[[str], ChatTemplate], name: str) -> None:
+    with pytest.raises(ChatTemplateError, match="multiple values"):
+        template("Hi").render(MESSAGES, **{name: "x"})
+
+
+def test_a_template_for_tools_is_found_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "tools.gguf"
+    templates = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools | tojson }}"}]
+    write_model(path, Kind.DENSE, chat_template=templates)
+    with Model(ModelOptions(path=path)) as model:
+        chat = ChatTemplate.of(model)
+    assert chat.render(MESSAGES) == "plain"
+    assert chat.render(MESSAGES, tools=["x"]) == '["x"]'
