@@ -5,5 +5,9 @@ from __future__ import annotations
 
 def beginning_of(text: str, mark: str) -> int:
     """Return the length of the longest end of `text` that could be the beginning of `mark`."""
-    lengths = range(min(len(mark) - 1, len(text)), 0, -1)
-    return next((length for length in lengths if mark.startswith(text[-length:])), 0)
+    first = text.find(mark[0], max(0, len(text) - len(mark) + 1))
+    while first >= 0:
+        if mark.startswith(text[first:]):
+            return len(text) - first
+        first = text.find(mark[0], first + 1)
+    return 0

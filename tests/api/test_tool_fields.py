@@ -155,6 +155,7 @@ def test_other_choices_are_refused(choice: object) -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "required", named("f")])
 def test_a_choice_needs_tools(choice: object) -> None:
+    tools: list[object] | None
     for tools in (None, []):
         with pytest.raises(InvalidRequestError, match="only allowed with tools") as caught:
             question(tool_choice=choice, tools=tools)

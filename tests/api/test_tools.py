@@ -12,10 +12,12 @@ from typing import Annotated, Any, Literal
 import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam, ChatCompletionToolUnionParam
+from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field
 
 from llamalane.api import create_app
 from llamalane.api.config import ServerConfig
+from llamalane.api.reply import Reply, ToolFormat
 from llamalane.scheduler import (
     ChatPrompt,
     FinishReason,
@@ -24,7 +26,7 @@ from llamalane.scheduler import (
     StreamsConfig,
 )
 from tests.api.fake_engine import Play, ScriptedEngine, as_engine, sampling_of
-from tests.api.reply.recorded import CALLED, HERMES, NAMES, Recorded
+from tests.api.reply.recorded import CALLED, HERMES, NAMES
 from tests.api.reply.test_plan import NATIVE
 from tests.api.serving import served
 from tests.models import chat_templates as templates
@@ -86,23 +88,29 @@ def deltas_of(chunks: Sequence[ChatCompletionChunk]) -> list[dict[str, Any]]:
     return between
 
 
-@pytest.mark.parametrize(
-    "recorded", [one for one in CALLED if not one.reply.reasoning], ids=lambda recorded: recorded.text[:40]
-)
-def test_calls_are_told_streamed_or_not(recorded: Recorded) -> None:
-    plays = [Play(pieces(recorded.text)), Play([recorded.text])]
-    with client_of(engine_for(NATIVE[recorded.format], *plays)) as client:
-        with client.chat.completions.stream(model="scripted", messages=MESSAGES, tools=TOOLS) as stream:
-            streamed = stream.get_final_completion().choices[0]
-        whole = client.chat.completions.create(model="scripted", messages=MESSAGES, tools=TOOLS).choices[0]
-    for choice in (streamed, whole):
-        called = [call.to_dict() for call in choice.message.tool_calls or []]
-        assert [(call["type"], call["function"]) for call in called] == [
-            ("function", {"name": call.name, "arguments": call.arguments}) for call in recorded.reply.calls
-        ]
-        assert choice.message.content or recorded.reply.content == ""
-        assert choice.finish_reason == "tool_calls"
-    assert whole.message.content == (recorded.reply.content or None)
+@pytest.mark.parametrize("format", ToolFormat)
+def test_calls_are_told_streamed_or_not(format: ToolFormat) -> None:
+    recordings = [one for one in CALLED if one.format is format and not one.reply.reasoning]
+    plays = [play for one in recordings for play in (Play(pieces(one.text)), Play([one.text]))]
+    with client_of(engine_for(NATIVE[format], *plays)) as client:
+        for recorded in recordings:
+            with client.chat.completions.stream(model="scripted", messages=MESSAGES, tools=TOOLS) as stream:
+                check(stream.get_final_completion().choices[0], recorded.reply)
+            whole = client.chat.completions.create(model="scripted", messages=MESSAGES, tools=TOOLS).choices[0]
+            check(whole, recorded.reply)
+            assert whole.message.content == (recorded.reply.content or None)
+
+
+def check(choice: Choice, reply: Reply) -> None:
+    """Check that a choice is a reply with calls."""
+    called = [call.to_dict() for call in choice.message.tool_calls or []]
+    assert {call["type"] for call in called} == {"function"}
+    functions: list[Any] = [call["function"] for call in called]
+    assert [(function["name"], function["arguments"]) for function in functions] == [
+        (call.name, call.arguments) for call in reply.calls
+    ]
+    assert (choice.message.content or "") == reply.content
+    assert choice.finish_reason == "tool_calls"
 
 
 def test_deltas_of_calls_keep_to_openai_s_rules() -> None:
