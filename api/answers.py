@@ -18,6 +18,7 @@ from llamalane.api.errors import answer_for
 from llamalane.api.keys import Caller
 from llamalane.api.middleware import RequestRecord, record_of
 from llamalane.api.priority import PRIORITY_HEADER, choose_level
+from llamalane.api.reply_chunks import ReplyChunks, finish_of
 from llamalane.api.schemas import GenerationBody
 from llamalane.api.sse import DONE, ChunkEncoder, EventWriter, encode_event
 from llamalane.api.tracing import GenerationSpan, Tracing
@@ -173,16 +174,23 @@ class ChoiceStream:
         first = order.endpoint.first_chunk(index, echo)
         opening = encoder.chunk(first) if first is not None else b""
         frame = encoder.text_frame(*order.endpoint.text_chunk(index))
+        format = order.reply(index)
+        reply = None if format is None else ReplyChunks(encoder, index, format.reader(), frame)
+        encode = frame.encode if reply is None else reply.encode
         handle = order.handles[index]
         pieces: AsyncIterator[str | TextPiece] = handle.pieces() if order.logprobs else aiter(handle)
         try:
             async for piece in pieces:
                 if isinstance(piece, str):
-                    chunk = frame.encode(piece)
-                else:
-                    chunk = encoder.chunk(order.endpoint.scored_chunk(index, piece, echo))
-                await write(opening + chunk)
+                    chunks = opening + encode(piece)
+                elif reply is None:
+                    chunks = opening + encoder.chunk(order.endpoint.scored_chunk(index, piece, echo))
+                else:  # what its tokens mean may show only later, or never
+                    scores = order.endpoint.scored_chunk(index, TextPiece("", piece.tokens), echo)
+                    chunks = opening + encode(piece.text) + encoder.chunk(scores)
                 opening = b""
+                if chunks:
+                    await write(chunks)
         finally:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()  # trio warns of a generator that was left to the garbage collector
@@ -195,8 +203,10 @@ class ChoiceStream:
         more: dict[str, Any] = {}
         if len(self._results) == len(order.handles) and not order.include_usage:
             more = order.summary(list(self._results.values()))
-        last = order.endpoint.last_chunk(index, result.finish_reason)
-        await write(opening + encoder.chunk(last, **more))
+        if reply is not None:
+            opening += reply.end()
+        finish = finish_of(result.finish_reason, called=reply is not None and reply.called)
+        await write(opening + encoder.chunk(order.endpoint.last_chunk(index, finish), **more))
 
     def _ending(self) -> bytes:
         if not self._order.include_usage:

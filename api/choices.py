@@ -16,10 +16,11 @@ from llamalane.api.bodies import BodyT
 from llamalane.api.footprint import Footprint
 from llamalane.api.logprobs import Echo
 from llamalane.api.priority import tier_of
+from llamalane.api.reply import ReplyFormat
 from llamalane.api.schemas import GenerationBody
 from llamalane.errors import QueueFullError
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions, TextPiece
+from llamalane.scheduler import Engine, RequestHandle, Result, SubmitOptions, TextPiece
 
 Submit = Callable[[Sequence[RequestId], SubmitOptions], Awaitable[list[RequestHandle]]]
 """Submits one prompt, as a choice for each id."""
@@ -30,11 +31,13 @@ class PromptInput:
     """One prompt of a request: what submits it, and how many tokens it has at least.
 
     `echo` is its text if its choices are to begin with it.
+    `reply` says how its outputs are to be read, None for those that are nothing but text.
     """
 
     submit: Submit
     least_tokens: int = 1
     echo: str | None = None
+    reply: ReplyFormat | None = None
 
 
 class Endpoint(ABC, Generic[BodyT]):
@@ -60,6 +63,10 @@ class Endpoint(ABC, Generic[BodyT]):
     def choice(self, index: int, result: Result, echo: Echo | None = None) -> dict[str, Any]:
         """Return a finished choice, with `echo` before it."""
 
+    def read_choice(self, index: int, result: Result, format: ReplyFormat) -> dict[str, Any]:
+        """Return a finished choice that is to be read in `format`; where no prompt has one, it is never asked for."""
+        raise NotImplementedError
+
     @abstractmethod
     def first_chunk(self, index: int, echo: Echo | None = None) -> dict[str, Any] | None:
         """Return the choice of the chunk before the first text, if there is one; an `echo` is there."""
@@ -73,7 +80,7 @@ class Endpoint(ABC, Generic[BodyT]):
         """Return the choice of a chunk that brings log probabilities with its text; `echo` came before."""
 
     @abstractmethod
-    def last_chunk(self, index: int, finish: FinishReason) -> dict[str, Any]:
+    def last_chunk(self, index: int, finish: str) -> dict[str, Any]:
         """Return the choice of the chunk that tells why the text ended."""
 
 
@@ -84,6 +91,8 @@ class Order:
     `handles` has `per_prompt` choices for each prompt, one prompt after the other, of which `returned` are wanted. With
     `logprobs`, the tokens of the outputs are told with their log probabilities. `echoes` has the text of each prompt
     that is to stand before its outputs.
+    `handles` has `per_prompt` choices for each prompt, one prompt after the other. `replies` says for each prompt how
+    its outputs are to be read.
     """
 
     endpoint: Endpoint[Any]
@@ -97,6 +106,7 @@ class Order:
     returned: int
     logprobs: bool
     echoes: tuple[str | None, ...]
+    replies: tuple[ReplyFormat | None, ...]
     handles: tuple[RequestHandle, ...]
 
     def envelope(self, *, chunk: bool) -> dict[str, Any]:
@@ -119,8 +129,12 @@ class Order:
             note(results[-1])
         choices = []
         for index, result in enumerate(self._wanted(results)):
-            echo = await self.echo(index // self.returned)
-            choices.append(self.endpoint.choice(index, result, echo))
+            prompt = index // self.returned
+            format = self.replies[prompt]
+            if format is None:
+                choices.append(self.endpoint.choice(index, result, await self.echo(prompt)))
+            else:
+                choices.append(self.endpoint.read_choice(index, result, format))
         return {
             **self.envelope(chunk=False),
             "choices": choices,
@@ -142,6 +156,10 @@ class Order:
             ranked = sorted(results[first : first + self.per_prompt], key=_mean_logprob, reverse=True)
             best += ranked[: self.returned]
         return best if self.logprobs else [replace(result, logprobs=None) for result in best]
+
+    def reply(self, index: int) -> ReplyFormat | None:
+        """Return how choice number `index` is to be read, None if it is nothing but text."""
+        return self.replies[index // self.per_prompt]
 
     def usage(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return the token counts as OpenAI counts them: a prompt once, however many choices it has."""
@@ -201,6 +219,7 @@ async def submit_all(
             returned=body.returned,
             logprobs=body.alternatives is not None,
             echoes=tuple(prompt.echo for prompt in prompts),
+            replies=tuple(prompt.reply for prompt in prompts),
             handles=tuple(handles),
         )
 

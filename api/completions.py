@@ -10,7 +10,7 @@ from llamalane.api.choices import Endpoint, PromptInput
 from llamalane.api.logprobs import Echo, completion_logprobs, echo_logprobs, joined
 from llamalane.api.schemas import CompletionBody, Prompt
 from llamalane.ids import RequestId
-from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions, TextPiece
+from llamalane.scheduler import Engine, RequestHandle, Result, SubmitOptions, TextPiece
 from llamalane.scheduler.spelling import text_of
 
 
@@ -49,7 +49,7 @@ class Completions(Endpoint[CompletionBody]):
         """Return what stands before and after the text of a chunk."""
         return f'{{"index":{index},"text":', ',"logprobs":null,"finish_reason":null}'
 
-    def last_chunk(self, index: int, finish: FinishReason) -> dict[str, Any]:
+    def last_chunk(self, index: int, finish: str) -> dict[str, Any]:
         """Return the choice of the chunk that tells why the text ended."""
         return _choice(index, "", finish)
 
@@ -66,12 +66,10 @@ def _input(engine: Engine, prompt: Prompt, *, echoes: bool) -> PromptInput:
     return PromptInput(submit, 1 if isinstance(prompt, str) else len(prompt), echo)
 
 
-def _choice(
-    index: int, text: str, finish: FinishReason | None = None, logprobs: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def _choice(index: int, text: str, finish: str | None = None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "index": index,
         "text": text,
         "logprobs": logprobs,
-        "finish_reason": None if finish is None else finish.value,
+        "finish_reason": finish,
     }

@@ -17,6 +17,8 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"
 FlashAttention = Literal["auto", "on", "off"]
 LayoutChoice = Literal["auto", "paged", "partitioned"]
 Role = Literal["any", "prefill", "decode"]
+ToolFormatChoice = Literal["auto", "hermes", "llama3_json", "mistral", "mistral_args", "none"]
+ReasoningFormatChoice = Literal["auto", "think", "mistral", "none"]
 
 
 class ModelConfig(Section):
@@ -33,6 +35,14 @@ class ModelConfig(Section):
     """How many layers go to the GPU, -1 for all. Without a GPU it has no effect."""
     mmap: bool = Field(default=True)
     """Map the file into memory instead of reading it."""
+    tool_format: ToolFormatChoice = Field(default="auto")
+    """How the model writes calls of tools, for /v1/chat/completions. auto: as its chat template does; a template that
+    describes no tools, or in another way than these, has them described in hermes's. none: requests with tools are
+    refused."""
+    reasoning_format: ReasoningFormatChoice = Field(default="auto")
+    """What stands around the model's thoughts, which /v1/chat/completions tells apart from the answer. think:
+    <think> and </think>. mistral: [THINK] and [/THINK]. auto: whichever its chat template knows. none: thoughts are
+    told as part of the answer."""
 
     @property
     def names(self) -> tuple[str, ...]:

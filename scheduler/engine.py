@@ -19,7 +19,7 @@ from llamalane.scheduler.config import EngineConfig
 from llamalane.scheduler.events import Observer
 from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import RequestHandle
-from llamalane.scheduler.intake import Intake, SubmitOptions
+from llamalane.scheduler.intake import Intake, Prompt, SubmitOptions
 from llamalane.scheduler.live_view import LiveView
 from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.queue import Slot
@@ -34,6 +34,7 @@ from llamalane.streams import Grammar
 
 if TYPE_CHECKING:
     from llamalane.scheduler.assembly import Machinery, OpenContext
+    from llamalane.streams.llama import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +125,22 @@ class Engine:
         model = self._parts().machinery.model
         return ModelInfo(model.vocabulary.size, model.train_context, model.parameters, model.bytes, self.limit)
 
-    async def submit(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> RequestHandle:
-        """Queue a request for a prompt, as text or as tokens, and return its handle.
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The model's chat template.
+
+        Raises `ChatTemplateError` if it has none, and `EngineClosedError` while there is no model.
+        """
+        return self._parts().intake.template
+
+    async def submit(self, prompt: Prompt, **options: Unpack[SubmitOptions]) -> RequestHandle:
+        """Queue a request for a prompt, and return its handle.
 
         Never waits for capacity: raises `QueueFullError` at once when the queue is full, `PromptTooLongError` or
         `InvalidRequestError` for what can never be served, `EngineClosedError` or `LaneDownError` when nothing can be.
         """
         with self._reserve(options) as slots:
-            tokens = await self._parts().intake.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+            tokens = await self._parts().intake.tokenize(prompt)
             await self._parts().intake.compile_for(options)
             return self._queue(tokens, slots, options)[0]
 
@@ -153,7 +162,7 @@ class Engine:
             return self._queue(list(tokens), slots, options)[0]
 
     async def submit_choices(
-        self, prompt: str | Sequence[int], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
+        self, prompt: Prompt, ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
     ) -> list[RequestHandle]:
         """Queue several requests for one prompt, one for each of `ids`: all or none, as choices 0, 1, …
 
@@ -162,7 +171,7 @@ class Engine:
         places for.
         """
         with self._reserve(options, len(ids)) as slots:
-            tokens = await self._parts().intake.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+            tokens = await self._parts().intake.tokenize(prompt)
             await self._parts().intake.compile_for(options)
             return self._queue(tokens, slots, options, ids)
 
@@ -192,7 +201,7 @@ class Engine:
         """How many choices of one prompt can start together."""
         return self._parts().scheduler.most_choices
 
-    async def generate(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> Result:
+    async def generate(self, prompt: Prompt, **options: Unpack[SubmitOptions]) -> Result:
         """Submit a prompt and wait for the result; if the wait is cancelled, so is the request."""
         return await _finish(await self.submit(prompt, **options))
 

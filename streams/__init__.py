@@ -1,7 +1,7 @@
 """Streams and lanes: what computes, and who may use it."""
 
 from llamalane.streams.device import Device, DeviceChoice, choose_device
-from llamalane.streams.grammar import Grammar, GrammarKind
+from llamalane.streams.grammar import Grammar, GrammarKind, GrammarPart
 from llamalane.streams.lease import KVRegion, Lease, PoolLane
 from llamalane.streams.pool import StreamPool
 from llamalane.streams.sampling import SamplingParameters
@@ -52,6 +52,7 @@ __all__ = [
     "FinishReason",
     "Grammar",
     "GrammarKind",
+    "GrammarPart",
     "Grant",
     "Join",
     "KVRegion",

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from llamalane.streams.llama.abilities import Abilities
     from llamalane.streams.llama.batch import Batch
     from llamalane.streams.llama.chat import ChatTemplate
+    from llamalane.streams.llama.chat_abilities import TemplateAbilities
     from llamalane.streams.llama.context import CACHE_TYPES, FLASH_ATTENTION, Context, ContextOptions
     from llamalane.streams.llama.detokenizer import Detokenizer
     from llamalane.streams.llama.grammar import CompiledGrammar, Follower, Following, Grammars
     from llamalane.streams.llama.model import Model, ModelOptions
     from llamalane.streams.llama.sampler import Candidates, Sampler, cumulative_distribution, uniform
+    from llamalane.streams.llama.template_variables import TEMPLATE_VARIABLES
     from llamalane.streams.llama.vocabulary import Vocabulary, encode
 
 _HOMES = {
@@ -38,6 +40,8 @@ _HOMES = {
     "Model": "model",
     "ModelOptions": "model",
     "Sampler": "sampler",
+    "TEMPLATE_VARIABLES": "template_variables",
+    "TemplateAbilities": "chat_abilities",
     "Vocabulary": "vocabulary",
     "cumulative_distribution": "sampler",
     "encode": "vocabulary",
@@ -47,6 +51,7 @@ _HOMES = {
 __all__ = [
     "CACHE_TYPES",
     "FLASH_ATTENTION",
+    "TEMPLATE_VARIABLES",
     "Abilities",
     "Batch",
     "Candidates",
@@ -61,6 +66,7 @@ __all__ = [
     "Model",
     "ModelOptions",
     "Sampler",
+    "TemplateAbilities",
     "Vocabulary",
     "cumulative_distribution",
     "encode",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 import anyio
 
 from llamalane.errors import LlamalaneError, RequestCancelledError, UnknownModelError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler import (
+    ChatPrompt,
+    ChatTemplate,
     Counters,
     Engine,
     EngineConfig,
@@ -40,6 +43,12 @@ from llamalane.scheduler import (
 from llamalane.scheduler.explain import Explanation
 
 CONFIG = EngineConfig(models=[ModelConfig(path=Path("scripted.gguf"), name="scripted", aliases=["other"])])
+
+
+@functools.cache
+def plain_template() -> ChatTemplate:
+    """A template that knows nothing but messages."""
+    return ChatTemplate("{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}")
 
 
 @dataclass(frozen=True)
@@ -166,6 +175,7 @@ class ScriptedEngine:
     waiting_tokens: int = 40
     config: EngineConfig = CONFIG
     explanations: Sequence[Explanation] = ()
+    chat_template: ChatTemplate = field(default_factory=plain_template)
     handles: list[ScriptedHandle] = field(default_factory=list)
     submissions: int = 0
     administered: list[tuple[str, ...]] = field(default_factory=list)
@@ -190,14 +200,9 @@ class ScriptedEngine:
         return [Token(token, f"<{token}>", f"<{token}>".encode()) for token in tokens]
 
     async def submit_choices(
-        self, prompt: str | Sequence[int], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
+        self, prompt: str | Sequence[int] | ChatPrompt, ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
     ) -> list[ScriptedHandle]:
         return await self._submit_all(prompt, ids, options)
-
-    async def submit_chat_choices(
-        self, messages: Sequence[Mapping[str, Any]], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
-    ) -> list[ScriptedHandle]:
-        return await self._submit_all(messages, ids, options)
 
     def stats(self) -> EngineStatistics:
         return EngineStatistics(

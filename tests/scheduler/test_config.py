@@ -231,7 +231,7 @@ streams: {lanes: [{places: many}]}
     assert str(error).splitlines() == [
         f"{file}:2: the environment variable AN_UNSET_PATH is not set",
         f"{file}:3: unknown key 'nmae' in models[0]; did you mean 'name'? "
-        "Allowed: path, name, aliases, gpu_layers, mmap",
+        "Allowed: path, name, aliases, gpu_layers, mmap, tool_format, reasoning_format",
         f"{file}:7: kv.value_type: q4_0 is quantized and needs flash_attention, which is off",
         f"{file}:8: duplicate key 'kv': it is in line 7 already",
         f"{file}:9: streams.lanes[0].places must be a valid integer, unable to parse string as an integer",
