@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, Field
 
 
@@ -65,12 +63,21 @@ class Summary(BaseModel):
     timings: Timings
 
 
+class CompletionLogprobs(BaseModel):
+    """How likely the tokens of a continuation were: one entry of each list for each of them."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None] = Field(description="null for the first token of an echoed prompt.")
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int] = Field(description="Where each begins in the text, in characters.")
+
+
 class TextChoice(BaseModel):
     """One continuation."""
 
     index: int
     text: str
-    logprobs: Any = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = Field(description="stop or length; null in a stream while it goes on.")
 
 
@@ -88,12 +95,33 @@ class AssistantMessage(BaseModel):
     refusal: str | None = None
 
 
+class LikelyToken(BaseModel):
+    """A token and the natural logarithm of its probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = Field(description="What it stands for in UTF-8; null for a control token.")
+
+
+class ChosenToken(LikelyToken):
+    """A token of an answer, and the likeliest ones in its place."""
+
+    top_logprobs: list[LikelyToken]
+
+
+class ChatLogprobs(BaseModel):
+    """How likely the tokens of an answer were."""
+
+    content: list[ChosenToken]
+    refusal: None = None
+
+
 class ChatChoice(BaseModel):
     """One answer."""
 
     index: int
     message: AssistantMessage
-    logprobs: Any = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str
 
 
@@ -115,7 +143,7 @@ class ChatChunkChoice(BaseModel):
 
     index: int
     delta: Delta
-    logprobs: Any = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None
 
 

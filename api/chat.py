@@ -15,7 +15,7 @@ from llamalane.api.logprobs import Echo, chat_logprobs
 from llamalane.api.messages import Message
 from llamalane.api.reply import EFFORTS, Question, Reply, ReplyFormat, plan_reply
 from llamalane.api.reply_chunks import finish_of, message_of
-from llamalane.api.schemas import GenerationBody, at_most
+from llamalane.api.schemas import GenerationBody, Within
 from llamalane.api.tool_fields import MAX_TOOLS, ToolField, read_choice, read_tools
 from llamalane.errors import InvalidRequestError
 from llamalane.ids import RequestId
@@ -40,7 +40,7 @@ class ChatBody(GenerationBody):
     """
 
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, at_most(MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Within(0, MAX_TOP_LOGPROBS)] | None = None
     messages: Annotated[
         list[Message],
         Field(min_length=1, max_length=10_000),

@@ -8,10 +8,22 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_after_validator_function
 
 from llamalane.api.structured import READERS, read_grammar
 from llamalane.errors import InvalidRequestError, RequestError
@@ -99,16 +111,24 @@ def _divisor(value: float) -> float:
 Divisor = Annotated[float, AfterValidator(_divisor)]
 
 
-def at_most(most: int, least: int = 0) -> Any:
-    """Return what a whole number in that range is annotated with."""
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Annotates a whole number that is from `least` to `most`; another one is refused with both."""
 
-    def check(value: int) -> int:
-        if not least <= value <= most:
-            bounds = {"least": least, "most": most, "value": str(value)[:100]}
+    least: int
+    most: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "minimum": self.least, "maximum": self.most}
+
+    def _check(self, value: int) -> int:
+        if not self.least <= value <= self.most:
+            bounds = {"least": self.least, "most": self.most, "value": str(value)[:100]}
             raise PydanticCustomError("range", "it must be from {least} to {most}; got {value}", bounds)
         return value
-
-    return AfterValidator(check)
 
 
 class StreamOptions(BaseModel):
@@ -246,9 +266,9 @@ class CompletionBody(GenerationBody):
     `best_of` choices are generated for each prompt, and `n` of them returned.
     """
 
-    best_of: Annotated[int, at_most(MAX_CHOICES, 1)] | None = None
+    best_of: Annotated[int, Within(1, MAX_CHOICES)] | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, at_most(MAX_COMPLETION_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Within(0, MAX_COMPLETION_LOGPROBS)] | None = None
     prompt: Annotated[
         list[Prompt],
         PlainValidator(_prompts),

@@ -87,6 +87,12 @@ async def client(tiny_model: Path, anyio_backend: object) -> AsyncIterator[httpx
 ANSWERED: list[tuple[str, str, dict[str, Any] | None]] = [
     ("post", "/v1/completions", {"prompt": "x", "max_tokens": 2, "service_tier": "flex"}),
     ("post", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "n": 2}),
+    ("post", "/v1/completions", {"prompt": "x", "max_tokens": 9, "logprobs": 2, "echo": True, "ignore_eos": True}),
+    (
+        "post",
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9, "logprobs": True, "top_logprobs": 3},
+    ),
     ("get", "/v1/models", None),
     ("get", "/v1/models/{model}", None),
     ("get", "/v1/queue", None),
@@ -127,7 +133,9 @@ async def test_events_are_as_they_are_described(client: httpx.AsyncClient) -> No
     more = {"max_tokens": 3, "stream": True, "stream_options": {"include_usage": True}}
     for path, body in (
         ("/v1/completions", {"prompt": "x"}),
+        ("/v1/completions", {"prompt": "x", "logprobs": 2, "echo": True}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "logprobs": True}),
     ):
         answer = await client.post(path, json={**body, **more})
         described = schema["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
@@ -207,3 +215,16 @@ def strict(part: Any) -> Any:
         closed = {"additionalProperties": False} if part.get("type") == "object" and "properties" in part else {}
         return {name: strict(value) for name, value in part.items()} | closed
     return [strict(value) for value in part] if isinstance(part, list) else part
+
+
+def test_bounds_of_log_probabilities_are_described() -> None:
+    paths = description()["paths"]
+    for path, field, least, most in (
+        ("/v1/chat/completions", "top_logprobs", 0, 20),
+        ("/v1/completions", "logprobs", 0, 5),
+        ("/v1/completions", "best_of", 1, 128),
+    ):
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        number, nothing = body["properties"][field]["anyOf"]
+        assert number == {"type": "integer", "minimum": least, "maximum": most}
+        assert nothing == {"type": "null"}
