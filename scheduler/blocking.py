@@ -146,6 +146,7 @@ class BlockingEngine:
     compile_grammar = _waiting(Engine.compile_grammar)
     drain = _waiting(Engine.drain)
     check_model = _waiting(_on_the_loop(Engine.check_model))
+    spell = _waiting(_on_the_loop(Engine.spell))
     stats = _waiting(_on_the_loop(Engine.stats))
     explain = _waiting(_on_the_loop(Engine.explain))
     queue = _waiting(_on_the_loop(Engine.queue))

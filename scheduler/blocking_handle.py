@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Generator
+from typing import TypeVar
 
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler.handle import RequestHandle
+from llamalane.scheduler.handle import Progress, RequestHandle, TextPiece
+from llamalane.scheduler.logprobs import PromptLogprobs
 from llamalane.scheduler.loop_thread import LoopThread
 from llamalane.scheduler.request import RequestState
 from llamalane.scheduler.result import Result
+
+T = TypeVar("T")
 
 
 class BlockingRequestHandle:
@@ -49,6 +53,11 @@ class BlockingRequestHandle:
         """The prompt's length in tokens."""
         return self._handle.prompt_tokens
 
+    @property
+    def progress(self) -> Progress:
+        """How far the request has come, also after its end."""
+        return self._handle.progress
+
     def cancel(self) -> None:
         """End the request: it leaves the queue soon, or its lane at the next step. Never waits; may be repeated."""
         self._thread.call_soon(self._handle.cancel)
@@ -60,11 +69,24 @@ class BlockingRequestHandle:
         except TimeoutError:
             raise TimeoutError(f"request {self.id} has not ended within {timeout} s, and goes on") from None
 
+    def pieces(self) -> Generator[TextPiece, None, None]:
+        """Iterate over the text as it comes, with the log probabilities of its tokens; instead of over the handle."""
+        return self._each(self._handle.pieces())
+
+    def prompt_logprobs(self) -> PromptLogprobs | None:
+        """Wait for the log probabilities of the prompt's tokens; None if the request did not ask for them.
+
+        Raises the error with which the request ended before they were there.
+        """
+        return self._thread.call(self._handle.prompt_logprobs)
+
     def __iter__(self) -> Generator[str, None, None]:
-        texts = aiter(self._handle)
+        return self._each(aiter(self._handle))
+
+    def _each(self, pieces: AsyncIterator[T]) -> Generator[T, None, None]:
         try:
-            while (text := self._thread.call(functools.partial(_next, texts))) is not None:
-                yield text
+            while (piece := self._thread.call(functools.partial(_next, pieces))) is not None:
+                yield piece
         except BaseException:  # GeneratorExit among them
             self.cancel()
             raise
@@ -73,5 +95,5 @@ class BlockingRequestHandle:
         return f"<BlockingRequestHandle {self.id}: {self.state.value}>"
 
 
-async def _next(texts: AsyncIterator[str]) -> str | None:
-    return await anext(texts, None)
+async def _next(pieces: AsyncIterator[T]) -> T | None:
+    return await anext(pieces, None)
