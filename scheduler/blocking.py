@@ -133,6 +133,7 @@ class BlockingEngine:
     model_name = _Attribute(lambda engine: engine.model_name)
     model_names = _Attribute(lambda engine: engine.model_names)
     model_info = _Attribute(lambda engine: engine.model_info)
+    chat_template = _Attribute(lambda engine: engine.chat_template)
     limit = _Attribute(lambda engine: engine.limit)
     most_choices = _Attribute(lambda engine: engine.most_choices)
 
