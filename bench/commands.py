@@ -210,6 +210,24 @@ def grammar(
 
 
 @app.command()
+def sampling(
+    model: Model = None,
+    rounds: Annotated[int, typer.Option(help="How often each chain of samplers is measured.", metavar="N", min=1)] = 5,
+    seed: Annotated[int, typer.Option(help="Chooses the prompts.", metavar="N", min=0)] = 1,
+    json: JsonFile = None,
+) -> None:
+    """Measure how long it takes to choose a token, beside llama.cpp's own samplers, run in turn."""
+    with _needed_packages():
+        from llamalane.bench import sampling_costs as measuring  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench.model import find_model  # noqa: PLC0415
+        from llamalane.bench.report import to_json  # noqa: PLC0415
+    costs = measuring.measure_sampling(find_model(model), rounds=rounds, seed=seed, tell=_tell)
+    print(measuring.sampling_markdown(costs))
+    if json is not None:
+        json.write_text(to_json(costs))
+
+
+@app.command()
 def handover(
     model: Model = None,
     clients: Annotated[int, typer.Option(help="Clients with short prompts.", metavar="N", min=1)] = 6,

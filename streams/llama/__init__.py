@@ -2,13 +2,14 @@
 
 from llamalane.streams.llama.abilities import Abilities
 from llamalane.streams.llama.batch import Batch
+from llamalane.streams.llama.candidates import Candidates
 from llamalane.streams.llama.chat import ChatTemplate
 from llamalane.streams.llama.context import CACHE_TYPES, FLASH_ATTENTION, Context, ContextOptions
 from llamalane.streams.llama.detokenizer import Detokenizer
 from llamalane.streams.llama.grammar import CompiledGrammar, Follower, Following, Grammars
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.model import Model, ModelOptions
-from llamalane.streams.llama.sampler import Candidates, Sampler, cumulative_distribution, uniform
+from llamalane.streams.llama.sampler import Sampler, uniform
 from llamalane.streams.llama.vocabulary import Vocabulary
 
 __all__ = [
@@ -29,7 +30,6 @@ __all__ = [
     "ModelOptions",
     "Sampler",
     "Vocabulary",
-    "cumulative_distribution",
     "library",
     "uniform",
 ]
