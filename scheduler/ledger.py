@@ -132,8 +132,10 @@ class LaneLedger:
         computes, and none of its rows has lost a step in this way without having got a token since. And its end must
         be more than `abort_after` seconds away.
         """
+        if abort_after is None or not self._fresh:
+            return None
         under_way = list(self._under_way())
-        if abort_after is None or not under_way or not self._fresh:
+        if not under_way:
             return None
         joining = [change.level for change in self._fresh if isinstance(change, Join)]
         unwanted = all(request.state is RequestState.LEAVING for request in under_way)
@@ -150,9 +152,11 @@ class LaneLedger:
 
         None when there are none, or all of them fit.
         """
-        best = self.best_output()
         levels = [request.level for request in self._outputs()]
-        others = sum(level > best for level in levels)
+        best = min(levels, default=LEAST_URGENT)
+        others = len(levels) - levels.count(best)
+        if not others:
+            return None
         fitting = self._fitting(best, len(levels) - others, len(levels))
         return fitting if others > fitting else None
 

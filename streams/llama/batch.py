@@ -63,15 +63,19 @@ class Batch:
         if not start < end <= self.capacity:
             raise ContextError(f"{len(tokens)} tokens do not fit a batch with {start} of {self.capacity} taken")
         try:
-            self._tokens[start:end] = tokens
+            if len(tokens) == 1:  # as of every row that decodes: it takes a fifth of the time
+                self._tokens[start] = tokens[0]
+                self._positions[start] = position
+                self._sequences[start] = sequence
+            else:
+                self._tokens[start:end] = tokens
+                self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
+                self._sequences[start:end] = sequence
+                self._wanted[start:end] = 0
         except OverflowError as error:
             raise ContextError(f"a token is outside every vocabulary: {error}") from None
-        self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
-        self._sequences[start:end] = sequence
-        self._wanted[start:end] = 0
-        if output:
-            self._wanted[end - 1] = 1
-            self.outputs += 1
+        self._wanted[end - 1] = output
+        self.outputs += output
         self.size = end
         self.parts.append((sequence, position, position + len(tokens)))
 
