@@ -152,8 +152,10 @@ class LaneLedger:
         computes, and none of its rows has lost a step in this way without having got a token since. And its end must
         be more than `abort_after` seconds away.
         """
+        if abort_after is None or not self._fresh:
+            return None
         under_way = list(self._under_way())
-        if abort_after is None or not under_way or not self._fresh:
+        if not under_way:
             return None
         joining = [change.level for change in self._fresh if isinstance(change, Join)]
         unwanted = all(request.state is RequestState.LEAVING for request in under_way)

@@ -65,7 +65,8 @@ class RoomMaker:
         `open_places` are the free places that it may take; further ones are kept for others. One is parked at least.
         """
         lanes = self._roster.roles.lanes_for(request)
-        running = [one for one in self._roster if _can_be_parked(one) and one.lease and _is_open(one.lease.lane, lanes)]
+        below = (one for one in self._roster if one.level > request.level)  # nobody else gives way
+        running = [one for one in below if _can_be_parked(one) and one.lease and _is_open(one.lease.lane, lanes)]
         victims = self._policy.victims(request.level, running, self._loss)
         for name in dict.fromkeys(victim.lane for victim in victims):
             ledger = self._roster.ledgers[name]
@@ -76,8 +77,9 @@ class RoomMaker:
 
     def feed(self, ledger: LaneLedger) -> None:
         """Let the rows of a lane grow that run short of cells, the oldest first, and keep its most urgent in time."""
-        for request in sorted(filter(_can_be_parked, ledger.running.values()), key=lambda request: request.order):
-            if request.state is RequestState.RUNNING and request.runs_short and self._roster.roles.grows(request):
+        short = [one for one in ledger.running.values() if _can_be_parked(one) and one.runs_short]
+        for request in sorted(short, key=lambda request: request.order):
+            if _can_be_parked(request) and self._roster.roles.grows(request):  # it may have been parked for another one
                 self._grow(request, ledger)
         self._keep_time(ledger)
 

@@ -20,8 +20,9 @@ from llamalane.streams.cells import MovableCells
 from llamalane.streams.gate import Gate
 from llamalane.streams.llama.abilities import Abilities
 from llamalane.streams.llama.batch import Batch
+from llamalane.streams.llama.candidates import Candidates
 from llamalane.streams.llama.grammar import Follower
-from llamalane.streams.llama.sampler import Candidates, Sampler
+from llamalane.streams.llama.sampler import Sampler
 from llamalane.streams.llama.vocabulary import Vocabulary
 from llamalane.streams.logprobs import log_softmax, scores_of
 from llamalane.streams.mailbox import Mailbox

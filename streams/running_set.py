@@ -139,7 +139,8 @@ class RunningSet:
     def share_prefixes(self, cells: Cells) -> None:
         """Let those rows go on that have waited for a prefix which is there by now."""
         for row in self._rows.values():
-            self._share_prefix(row, cells)
+            if row.awaits is not None:
+                self._share_prefix(row, cells)
 
     def shift(self, cells: MovableCells) -> bool:
         """Make room in the rows that are full, just before a step; returns whether cells were moved for it.

@@ -13,13 +13,14 @@ from llamalane.streams.llama.library import library  # now: its module, which ha
 if TYPE_CHECKING:
     from llamalane.streams.llama.abilities import Abilities
     from llamalane.streams.llama.batch import Batch
+    from llamalane.streams.llama.candidates import Candidates
     from llamalane.streams.llama.chat import ChatTemplate
     from llamalane.streams.llama.chat_abilities import TemplateAbilities
     from llamalane.streams.llama.context import CACHE_TYPES, FLASH_ATTENTION, Context, ContextOptions
     from llamalane.streams.llama.detokenizer import Detokenizer
     from llamalane.streams.llama.grammar import CompiledGrammar, Follower, Following, Grammars
     from llamalane.streams.llama.model import Model, ModelOptions
-    from llamalane.streams.llama.sampler import Candidates, Sampler, cumulative_distribution, uniform
+    from llamalane.streams.llama.sampler import Sampler, uniform
     from llamalane.streams.llama.template_variables import TEMPLATE_VARIABLES
     from llamalane.streams.llama.vocabulary import Vocabulary, encode
 
@@ -28,7 +29,7 @@ _HOMES = {
     "FLASH_ATTENTION": "context",
     "Abilities": "abilities",
     "Batch": "batch",
-    "Candidates": "sampler",
+    "Candidates": "candidates",
     "ChatTemplate": "chat",
     "CompiledGrammar": "grammar",
     "Context": "context",
@@ -43,7 +44,6 @@ _HOMES = {
     "TEMPLATE_VARIABLES": "template_variables",
     "TemplateAbilities": "chat_abilities",
     "Vocabulary": "vocabulary",
-    "cumulative_distribution": "sampler",
     "encode": "vocabulary",
     "uniform": "sampler",
 }
@@ -68,7 +68,6 @@ __all__ = [
     "Sampler",
     "TemplateAbilities",
     "Vocabulary",
-    "cumulative_distribution",
     "encode",
     "library",
     "uniform",

@@ -65,12 +65,18 @@ class Batch:
         if not 0 <= output <= len(tokens):
             raise ContextError(f"{len(tokens)} tokens cannot give logits for {output}")
         try:
-            self._tokens[start:end] = tokens
+            if len(tokens) == 1:  # as of every row that decodes: it takes a fifth of the time
+                self._tokens[start] = tokens[0]
+                self._positions[start] = position
+                self._sequences[start] = sequence
+                self._wanted[start] = 0
+            else:
+                self._tokens[start:end] = tokens
+                self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
+                self._sequences[start:end] = sequence
+                self._wanted[start:end] = 0
         except OverflowError as error:
             raise ContextError(f"a token is outside every vocabulary: {error}") from None
-        self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
-        self._sequences[start:end] = sequence
-        self._wanted[start:end] = 0
         self._wanted[end - output : end] = 1
         self.outputs += output
         self.size = end
