@@ -15,6 +15,7 @@ from typing import Protocol
 
 from llamalane.errors import LlamalaneError
 from llamalane.ids import MOST_URGENT, Level, PlanVersion, RequestId, SequenceId, StepNumber
+from llamalane.streams.llama.embedding_context import Vector
 from llamalane.streams.llama.grammar import Following
 from llamalane.streams.sampling import SamplingParameters
 
@@ -75,7 +76,8 @@ class Join:
         cached: how many of the first `tokens` the sequence's cells hold already; fewer than `len(tokens)`. The lane
             removes all other cells of the sequence first.
         generated: how many of the last `tokens` were generated, not given.
-        max_tokens: how many tokens may still be chosen, at least 1.
+        max_tokens: how many tokens may still be chosen, at least 1; 0 on a lane that embeds, to which nothing else
+            matters of what follows but level, urgency and shelter.
         sampling: how they are chosen; `seed` is set.
         choice: tells apart the outputs of one request with the same seed.
         level: the request's priority: while its prompt is computed, less urgent rows sit out every second step.
@@ -262,12 +264,16 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class RowOutput:
-    """What one row gained in one step: a token, and with the last one the reason; or an error, which ends the row."""
+    """What one row gained in one step: a token, and with the last one the reason; or an error, which ends the row.
+
+    On a lane that embeds it is the row's vector, or its scores, with which it ends; `token` is −1 then.
+    """
 
     request: RequestId
     token: int
     finish: FinishReason | None = None
     error: LlamalaneError | None = None
+    vector: Vector | None = None
 
     @property
     def ended(self) -> bool:

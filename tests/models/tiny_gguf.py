@@ -150,7 +150,14 @@ _DESIGNS: Mapping[Kind, _Design] = {
 }
 
 
-def write_model(path: Path, kind: Kind, *, seed: int = 0, chat_template: str | None = None) -> None:
+def write_model(
+    path: Path,
+    kind: Kind,
+    *,
+    seed: int = 0,
+    chat_template: str | None = None,
+    pooling: gguf.PoolingType | None = None,
+) -> None:
     """Write a model of `kind` to `path`; the same arguments give the same file."""
     design = _DESIGNS[kind]
     writer = gguf.GGUFWriter(path, design.architecture)
@@ -158,6 +165,8 @@ def write_model(path: Path, kind: Kind, *, seed: int = 0, chat_template: str | N
     _add_vocabulary(writer)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
+    if pooling is not None:
+        writer.add_pooling_type(pooling)
     random = np.random.default_rng(seed)
     for name, shape in _tensors(design).items():
         writer.add_tensor(name, _weights(name, shape, random))
