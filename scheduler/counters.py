@@ -11,8 +11,9 @@ class Counters:
     """What happened since the start.
 
     `in_time` counts the finished requests that had their tokens as quickly as their level's target asks (goodput),
-    `rejected` refusals at submission by their reason, `parks` how often requests were parked by the way, `handovers`
-    how often one left the lane that had computed its prompt for another one.
+    `embedded` the texts that got their vector or their scores, which `finished` does not count, `rejected` refusals at
+    submission by their reason, `parks` how often requests were parked by the way, `handovers` how often one left the
+    lane that had computed its prompt for another one.
     """
 
     admitted: int = 0
@@ -26,6 +27,7 @@ class Counters:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    embedded: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     parks: Counter[str] = field(default_factory=Counter)
 

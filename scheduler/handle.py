@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler.request import Delivery, Request, RequestState
+from llamalane.scheduler.request import Delivery, Outcome, Request, RequestState
 from llamalane.scheduler.result import Result
 
 
@@ -86,7 +86,8 @@ class _Texts:
                 raise StopAsyncIteration
 
 
-def _unwrap(outcome: Result | LlamalaneError) -> Result:
+def _unwrap(outcome: Outcome) -> Result:
     if isinstance(outcome, LlamalaneError):
         raise outcome
+    assert isinstance(outcome, Result), "a handle is given out for requests that generate"
     return outcome

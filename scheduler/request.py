@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -16,7 +16,7 @@ from llamalane.scheduler.events import EventKind
 from llamalane.scheduler.gang import Gang
 from llamalane.scheduler.limits import TenantPermit
 from llamalane.scheduler.output import OutputText
-from llamalane.scheduler.result import Result, Timings, Usage
+from llamalane.scheduler.result import EmbeddingResult, Result, Timings, Usage
 from llamalane.streams import (
     ContextShift,
     FinishReason,
@@ -28,6 +28,9 @@ from llamalane.streams import (
     SharedPrefix,
 )
 from llamalane.streams.llama import CompiledGrammar, Following
+
+Outcome = Result | EmbeddingResult | LlamalaneError
+"""How a request can end."""
 
 BLOCK = 32
 """So many KV cells are reserved at a time for a request that grows."""
@@ -58,15 +61,19 @@ _NEXT = {
 
 
 class Delivery:
-    """Brings a request's text and outcome to whoever waits for it. Bounded by the request's `max_tokens`."""
+    """Brings a request's text and outcome to whoever waits for it. Bounded by the request's `max_tokens`.
 
-    def __init__(self) -> None:
+    `on_close` is told of the outcome at once.
+    """
+
+    def __init__(self, on_close: Callable[[Outcome], None] = lambda _: None) -> None:
         self._texts: deque[str] = deque()
-        self._outcome: Result | LlamalaneError | None = None
+        self._outcome: Outcome | None = None
+        self._on_close = on_close
         self._news = anyio.Event()
 
     @property
-    def outcome(self) -> Result | LlamalaneError | None:
+    def outcome(self) -> Outcome | None:
         """How the request ended, None while it has not."""
         return self._outcome
 
@@ -76,11 +83,12 @@ class Delivery:
             self._texts.append(text)
             self._news.set()
 
-    def close(self, outcome: Result | LlamalaneError) -> None:
+    def close(self, outcome: Outcome) -> None:
         """Hand over the outcome; the first one counts."""
         if self._outcome is None:
             self._outcome = outcome
             self._news.set()
+            self._on_close(outcome)
 
     def take_nowait(self) -> str:
         """Take all text that is there, perhaps none."""
@@ -93,7 +101,7 @@ class Delivery:
         while not self._texts and self._outcome is None:
             await self._wait_for_news()
 
-    async def wait_closed(self) -> Result | LlamalaneError:
+    async def wait_closed(self) -> Outcome:
         """Wait for the outcome."""
         while self._outcome is None:
             await self._wait_for_news()
@@ -132,6 +140,7 @@ class Request:
         supersede: a key: a newer request of the same tenant with it ends this one.
         gang: the requests that start together with it.
         permit: what its tenant is charged for it.
+        model: the name of the model that embeds it; empty where text is generated.
         events: what happened to it, and when.
         gives_way: whether it ran when its lane was told to park it; else it was paused.
         handed_over: whether it is on its way from a lane for prompts to another one, being parked for that or waiting.
@@ -171,6 +180,7 @@ class Request:
     supersede: str | None = None
     gang: Gang[Request] | None = None
     permit: TenantPermit | None = None
+    model: str = ""
     events: list[tuple[EventKind, float]] = field(default_factory=list)
     gives_way: bool = False
     handed_over: bool = False

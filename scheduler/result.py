@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from llamalane.ids import Level, RequestId
 from llamalane.streams import FinishReason
+from llamalane.streams.llama import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,26 @@ class Timings:
     lane: str
     restarts: int
     parks: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbeddingResult:
+    """A text's vector, or the scores of a query and a document.
+
+    Attributes:
+        vector: float32, shape (numbers,), as the model gives it.
+        prompt_tokens: the length of what was computed.
+        wait, total: seconds until it was admitted to a lane, and until its end, both from its submission.
+        lane: the lane that computed it.
+    """
+
+    id: RequestId
+    vector: Vector
+    prompt_tokens: int
+    wait: float
+    total: float
+    lane: str
+    level: Level
 
 
 @dataclass(frozen=True, slots=True)
