@@ -12,7 +12,8 @@ from llamalane.scheduler.config import (
     TenantConfig,
 )
 from llamalane.scheduler.counters import Counters
-from llamalane.scheduler.engine import Engine, ModelInfo
+from llamalane.scheduler.embedding import EmbedOptions, Relevance
+from llamalane.scheduler.engine import Engine
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import RequestHandle
@@ -20,7 +21,8 @@ from llamalane.scheduler.intake import SubmitOptions
 from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.reload import Changes
 from llamalane.scheduler.request import RequestState
-from llamalane.scheduler.result import Result, Timings, Usage
+from llamalane.scheduler.result import EmbeddingResult, Result, Timings, Usage
+from llamalane.scheduler.served_models import ModelInfo, ServedModel
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
 from llamalane.streams import FinishReason, Grammar, SamplingParameters
 
@@ -29,6 +31,8 @@ __all__ = [
     "MOST_URGENT",
     "Changes",
     "Counters",
+    "EmbedOptions",
+    "EmbeddingResult",
     "Engine",
     "EngineConfig",
     "EngineState",
@@ -46,11 +50,13 @@ __all__ = [
     "Observer",
     "PriorityLevels",
     "QueueConfig",
+    "Relevance",
     "RequestHandle",
     "RequestState",
     "Result",
     "SamplingParameters",
     "SchedulerConfig",
+    "ServedModel",
     "StreamsConfig",
     "SubmitOptions",
     "TenantConfig",

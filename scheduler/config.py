@@ -147,9 +147,7 @@ class EngineConfig(BaseSettings):
         model = self.generating_model
         lanes = self.lanes_of(model)
         models = [] if model is None else [model]
-        return self.model_copy(
-            update={"models": models, "streams": self.streams.model_copy(update={"lanes": lanes})}
-        )
+        return self.model_copy(update={"models": models, "streams": self.streams.model_copy(update={"lanes": lanes})})
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -48,4 +48,4 @@ def _problems_of(lane: LaneConfig, models: Sequence[ModelConfig]) -> Iterator[st
         given = {"kv_weight": lane.kv_weight, "layout": lane.layout, "role": None if lane.role == "any" else lane.role}
         for field, value in given.items():
             if value is not None:
-                yield f"lane {lane.name!r} keeps nothing between steps, as its model is for task {model.task}: no {field}"
+                yield f"lane {lane.name!r} has a model for the task {model.task}, where {field} has no meaning"

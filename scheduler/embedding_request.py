@@ -17,7 +17,12 @@ _NO_SAMPLING = SamplingParameters(seed=0)
 
 @dataclass(slots=True, eq=False)
 class EmbeddingRequest(Request):
-    """A request whose tokens are computed whole in one step, on a lane without cells; it generates nothing."""
+    """A request whose tokens are computed whole in one step, on a lane without cells; it generates nothing.
+
+    `begun` tells whether other texts of its call were embedded before.
+    """
+
+    begun: bool = False
 
     @property
     def cells(self) -> int:
@@ -50,9 +55,10 @@ def make_embedding_request(
     order: int,
     deadline: float | None,
     deadline_after: float,
+    begun: bool,
     on_close: Callable[[Outcome], None],
 ) -> EmbeddingRequest:
-    """Return the request for one text; the arguments are what `Request` and `Delivery` call so."""
+    """Return the request for one text; the arguments are what it and its `Delivery` call so."""
     return EmbeddingRequest(
         id=name,
         tokens=tokens,
@@ -69,4 +75,5 @@ def make_embedding_request(
         deadline_after=deadline_after,
         model=model,
         delivery=Delivery(on_close),
+        begun=begun,
     )

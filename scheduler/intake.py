@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
 
@@ -56,7 +57,8 @@ class SubmitOptions(TypedDict, total=False):
 class Intake:
     """Checks and prepares requests for `model`, whose sequences hold `limit` tokens.
 
-    `shift` lets requests get more than fit; those that do not say how many they want get what fits.
+    `shift` lets requests get more than fit; those that do not say how many they want get what fits. `orders` counts
+    submissions, perhaps together with others'.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Intake:
         clock: Clock,
         *,
         shift: ContextShift | None = None,
+        orders: Iterator[int] | None = None,
     ) -> None:
         self._model = model
         self._vocabulary = model.vocabulary
@@ -79,7 +82,7 @@ class Intake:
         self._template: ChatTemplate | None = None
         self._grammars = model.grammars
         self._compiler = anyio.CapacityLimiter(1)  # one that takes long holds up others like it, and nobody else
-        self._orders = 0
+        self._orders = itertools.count(1) if orders is None else orders
 
     async def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a prompt; one that cannot fit is refused before it is tokenized."""
@@ -136,13 +139,12 @@ class Intake:
         sampling = options.get("sampling") or SamplingParameters()
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(32))
-        _check_types(options)
+        check_types(options)
         level = self._levels.parse(options.get("priority"))
         deadline = options.get("deadline")
         self._check_prompt(tokens)
         self._check_sampling(sampling)
-        if deadline is not None and not 0 < deadline < math.inf:
-            raise InvalidRequestError(f"deadline must be more than 0 seconds; got {deadline!r}", param="deadline")
+        check_deadline(deadline)
         choice = options.get("choice", 0)
         if not isinstance(choice, int) or not 0 <= choice <= MAX_CHOICE:
             raise InvalidRequestError(f"choice must be from 0 to {MAX_CHOICE}; got {choice!r}", param="choice")
@@ -150,7 +152,6 @@ class Intake:
         room = self._limit - len(tokens)
         wanted = room if sampling.max_tokens is None else sampling.max_tokens
         shift = self._shift if wanted > room else None
-        self._orders += 1
         return Request(
             id=options.get("request_id") or RequestId(f"req-{secrets.token_hex(12)}"),
             tokens=tokens,
@@ -162,7 +163,7 @@ class Intake:
             choice=choice,
             arrival=now,
             key=self._aging.key(level, now),
-            order=self._orders,
+            order=next(self._orders),
             output=OutputText(Detokenizer(self._vocabulary.pieces), sampling.stop),
             deadline=None if deadline is None else now + deadline,
             deadline_after=deadline or 0.0,
@@ -228,8 +229,14 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def _check_types(options: SubmitOptions) -> None:
-    """Raise unless each option is of its type; a mistake would show far from here, or not at all."""
+def check_deadline(deadline: float | None) -> None:
+    """Raise `InvalidRequestError` unless a deadline is a time to come, or none."""
+    if deadline is not None and not 0 < deadline < math.inf:
+        raise InvalidRequestError(f"deadline must be more than 0 seconds; got {deadline!r}", param="deadline")
+
+
+def check_types(options: Mapping[str, object]) -> None:
+    """Raise `InvalidRequestError` unless each option is of its type: a mistake would show far from here, or never."""
     for name, types in _TYPES.items():
         value = options.get(name)
         if name in options and (not isinstance(value, types) or isinstance(value, bool)):

@@ -13,7 +13,8 @@ from llamalane.streams import PoolLane, StepReport
 class LaneRoles:
     """The roles of the lanes in `ledgers`, by `policy`; without one, every lane is for everything.
 
-    Lanes that embed have none: requests that want their model start there, and nowhere else. Roles count only while a lane other than those for prompts is left that new requests can come to.
+    Roles count only while a lane other than those for prompts is left that new requests can come to. Lanes that embed
+    have none: requests that want their model start there, and nowhere else.
     """
 
     def __init__(self, ledgers: Mapping[str, LaneLedger], policy: HandoverPolicy | None) -> None:

@@ -423,4 +423,5 @@ def lane_down(model: str = "") -> LaneDownError:
 
 def _may_be_shed(request: Request) -> bool:
     """Return whether a waiting request can be turned out: who has begun to answer, or is sheltered, cannot."""
-    return request.first_token_at is None and not request.sheltered
+    begun = request.begun if isinstance(request, EmbeddingRequest) else request.first_token_at is not None
+    return not (begun or request.sheltered)

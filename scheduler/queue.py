@@ -125,6 +125,12 @@ class WaitingQueue(Generic[W]):
             raise QueueFullError(self._retry_after(level, together), reason="requests", limit=limit)
         return Slot(self)
 
+    def has_spare(self, level: Level) -> bool:
+        """Return whether it is so empty that whoever was let in at a level may have further requests wait."""
+        share = 1 - MOST_KEPT
+        few = len(self) + self._slots < share * self._open_to(level)
+        return few and self.tokens < share * self.bounds.tokens
+
     def requeue(self, request: W) -> None:
         """Put back a request that was admitted before, to its old place; the bounds do not apply."""
         self.tokens += request.prompt_tokens
@@ -187,8 +193,8 @@ class WaitingQueue(Generic[W]):
 
     def _open_to(self, level: Level) -> int:
         """Return how many requests may wait, those kept for better levels left out."""
-        kept = sum(max(0, count - self._size(better)) for better, count in self.bounds.reserve.items() if better < level)
-        return self.bounds.requests - kept
+        better = [(other, count) for other, count in self.bounds.reserve.items() if other < level]
+        return self.bounds.requests - sum(max(0, count - self._size(other)) for other, count in better)
 
     def _to_shed(self, level: Level) -> int:
         """Return how many waiting requests might be turned out for one of `level`."""

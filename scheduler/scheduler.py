@@ -20,8 +20,8 @@ from llamalane.scheduler.doorbell import Doorbell
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation, explain, explain_all
 from llamalane.scheduler.ledger import LaneLedger
-from llamalane.scheduler.limits import TenantPermit
 from llamalane.scheduler.lifecycle import Lifecycle
+from llamalane.scheduler.limits import TenantPermit
 from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.request import Request
 from llamalane.scheduler.room import RoomMaker
@@ -217,7 +217,7 @@ class Scheduler:
         self._tell_idle()
 
     def _next(self, model: str) -> tuple[Choice[Request], PoolLane] | None:
-        """Return who starts next on a model's lanes, and where: on a free place, or else in that of a less urgent one."""
+        """Return who starts next on a model's lanes, and where: on a free place, or in the room of one less urgent."""
         for choice in self._choices(model):
             if self._has_places(choice.request):
                 lane = self._room.find_room(choice.request, by_share=choice.by_share)

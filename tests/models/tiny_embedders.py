@@ -17,13 +17,14 @@ TRAIN_CONTEXT = 96
 """How many tokens the encoder was trained for."""
 WIDTH = 48
 """How many numbers its vectors have."""
-UNKNOWN, CLS, SEP = 0, 1, 2
+UNKNOWN, CLS, SEP, MASK = 100, 101, 102, 103
+"""As BERT has them."""
 LETTERS = string.ascii_lowercase + string.digits + ".,!?"
 
 _HEADS, _LAYERS, _FEED_FORWARD = 4, 2, 96
+_CONTROL = ("[PAD]", *(f"[unused{number}]" for number in range(1, UNKNOWN)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # A word's first letter carries a mark; the letters after it do not.
-_TOKENS = ("[UNK]", "[CLS]", "[SEP]", *(f"\u2581{letter}" for letter in LETTERS), *LETTERS)
-_CONTROL = 3
+_TOKENS = (*_CONTROL, *(f"\u2581{letter}" for letter in LETTERS), *LETTERS)
 
 
 def write_encoder(
@@ -59,21 +60,19 @@ def tokens_of(text: str) -> list[int]:
 
 def letters_of(text: str) -> list[int]:
     """The tokens of a text without those around it."""
-    first = [3 + LETTERS.index(word[0]) for word in text.split()]
-    rest = [[3 + len(LETTERS) + LETTERS.index(letter) for letter in word[1:]] for word in text.split()]
+    start = len(_CONTROL)
+    first = [start + LETTERS.index(word[0]) for word in text.split()]
+    rest = [[start + len(LETTERS) + LETTERS.index(letter) for letter in word[1:]] for word in text.split()]
     return [token for head, tail in zip(first, rest, strict=True) for token in (head, *tail)]
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
-    kinds = [gguf.TokenType.CONTROL] * _CONTROL + [gguf.TokenType.NORMAL] * (len(_TOKENS) - _CONTROL)
+    kinds = [gguf.TokenType.CONTROL] * len(_CONTROL) + [gguf.TokenType.NORMAL] * (len(_TOKENS) - len(_CONTROL))
     writer.add_tokenizer_model("bert")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(_TOKENS)
     writer.add_token_types(kinds)
     writer.add_token_type_count(2)
-    writer.add_unk_token_id(UNKNOWN)
-    writer.add_bos_token_id(CLS)
-    writer.add_sep_token_id(SEP)
 
 
 def _shapes(head: bool, labels: int) -> dict[str, tuple[int, ...]]:
