@@ -64,7 +64,7 @@ class EmbeddingIntake:
                 for number, one in enumerate(inputs)
             ]
 
-        return await _beside_if_long([one for one in inputs if isinstance(one, str)], tokenize)
+        return await _beside_if_long(sum(len(one) for one in inputs if isinstance(one, str)), tokenize)
 
     async def tokenize_pairs(self, query: str, documents: Sequence[str], *, truncate: int | None) -> list[list[int]]:
         """Return the tokens of the query with each document, as the model was trained to see them.
@@ -73,6 +73,8 @@ class EmbeddingIntake:
         """
         if not isinstance(query, str) or not query:
             raise InvalidRequestError("the query must be a text of at least one character", param="query")
+        if isinstance(documents, str) or not documents:
+            raise InvalidRequestError("documents must be a list of at least one text", param="documents")
         for number, document in enumerate(documents):
             if not isinstance(document, str):
                 raise InvalidRequestError("a document must be a text", param=f"documents[{number}]")
@@ -82,7 +84,7 @@ class EmbeddingIntake:
         def tokenize() -> list[list[int]]:
             return [pair(query, one, f"documents[{number}]", most) for number, one in enumerate(documents)]
 
-        return await _beside_if_long([query * len(documents), *documents], tokenize)
+        return await _beside_if_long(sum(len(query) + len(document) for document in documents), tokenize)
 
     def _most(self, truncate: int | None) -> int | None:
         """Return to how many tokens inputs are to be cut, None for none."""
@@ -161,9 +163,9 @@ class EmbeddingIntake:
         return self._vocabulary.tokenize_start(document, self._plan.limit, parse_special=False)
 
 
-async def _beside_if_long(texts: Sequence[str], work: Callable[[], T]) -> T:
-    """Do work on texts, on a worker thread if they are long together, so that the event loop does not stall."""
-    if sum(map(len, texts)) <= LONG_TEXT:
+async def _beside_if_long(characters: int, work: Callable[[], T]) -> T:
+    """Do work on so many characters, on a worker thread if they are many, so that the event loop does not stall."""
+    if characters <= LONG_TEXT:
         return work()
     return await anyio.to_thread.run_sync(work)
 

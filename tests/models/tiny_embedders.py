@@ -6,6 +6,7 @@ may be longer than what it was trained for. Its vocabulary has one token for eac
 
 from __future__ import annotations
 
+import re
 import string
 from pathlib import Path
 
@@ -28,7 +29,12 @@ _TOKENS = (*_CONTROL, *(f"\u2581{letter}" for letter in LETTERS), *LETTERS)
 
 
 def write_encoder(
-    path: Path, pooling: gguf.PoolingType | None = gguf.PoolingType.CLS, *, head: bool = False, labels: int = 1
+    path: Path,
+    pooling: gguf.PoolingType | None = gguf.PoolingType.CLS,
+    *,
+    head: bool = False,
+    labels: int = 1,
+    rerank_template: str | None = None,
 ) -> None:
     """Write an encoder to `path`; with `head`, one that gives `labels` scores when its pooling is rank."""
     writer = gguf.GGUFWriter(path, "bert")
@@ -43,6 +49,8 @@ def write_encoder(
         writer.add_pooling_type(pooling)
     if head and labels > 1:
         writer.add_classifier_output_labels([f"label-{number}" for number in range(labels)])
+    if rerank_template is not None:
+        writer.add_chat_template([{"name": "rerank", "template": rerank_template}])
     _add_vocabulary(writer)
     random = np.random.default_rng(7)
     for name, shape in _shapes(head, labels).items():
@@ -54,15 +62,16 @@ def write_encoder(
 
 
 def tokens_of(text: str) -> list[int]:
-    """The tokens of a text for the encoder: words of letters, between a CLS and a SEP."""
+    """The tokens of a text for the encoder: those of its words, between a CLS and a SEP."""
     return [CLS, *letters_of(text), SEP]
 
 
 def letters_of(text: str) -> list[int]:
     """The tokens of a text without those around it."""
     start = len(_CONTROL)
-    first = [start + LETTERS.index(word[0]) for word in text.split()]
-    rest = [[start + len(LETTERS) + LETTERS.index(letter) for letter in word[1:]] for word in text.split()]
+    words = re.findall("[a-z0-9]+|[.,!?]", text)  # each sign is a word
+    first = [start + LETTERS.index(word[0]) for word in words]
+    rest = [[start + len(LETTERS) + LETTERS.index(letter) for letter in word[1:]] for word in words]
     return [token for head, tail in zip(first, rest, strict=True) for token in (head, *tail)]
 
 

@@ -65,18 +65,14 @@ def token_vectors(model: Model, tokens: Sequence[int]) -> Vector:
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    path = tmp_path_factory.mktemp("encoder") / "encoder.gguf"
-    write_encoder(path)
-    with Model(ModelOptions(path=path)) as model:
+def encoder(tiny_encoder: Path) -> Iterator[Model]:
+    with Model(ModelOptions(path=tiny_encoder)) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    path = tmp_path_factory.mktemp("ranker") / "ranker.gguf"
-    write_encoder(path, gguf.PoolingType.RANK, head=True)
-    with Model(ModelOptions(path=path)) as model:
+def ranker(tiny_ranker: Path) -> Iterator[Model]:
+    with Model(ModelOptions(path=tiny_ranker)) as model:
         yield model
 
 
