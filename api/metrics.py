@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from llamalane.scheduler import EngineStatistics, LaneStatistics, Result
+from llamalane.scheduler import EmbeddingResult, EngineStatistics, LaneStatistics, Result
 
 # vLLM's buckets, so that dashboards made for it fit.
 _FIRST_TOKEN_BUCKETS = (
@@ -48,6 +48,13 @@ class Metrics:
         self._queue_time.labels(level).observe(result.timings.wait)
         self._first_token.labels(level).observe(result.timings.first_token)
         self._total.labels(level).observe(result.timings.total)
+
+    def observe_texts(self, results: Sequence[EmbeddingResult]) -> None:
+        """Count texts that were embedded or scored."""
+        for result in results:
+            level = str(result.level)
+            self._queue_time.labels(level).observe(result.wait)
+            self._total.labels(level).observe(result.total)
 
     def response(self, accept: str) -> Response:
         """Return all metrics in the format that the `Accept` header asks for."""
@@ -113,6 +120,7 @@ def _counter_metrics(statistics: EngineStatistics) -> Iterator[Metric]:
         ("prompt_tokens_cached", "Prompt tokens that were in the KV cache.", counters.cached_tokens),
         ("prompt_tokens_restored", "Prompt tokens that were put back from outside.", statistics.restored_tokens),
         ("generation_tokens", "Tokens generated.", counters.completion_tokens),
+        ("texts_embedded", "Texts that got their vector or their scores.", counters.embedded),
         ("requests_admitted", "Requests that got a place.", counters.admitted),
         ("requests_in_time", "Requests finished with tokens as quick as their level's target.", counters.in_time),
         ("handovers", "Times that a prompt was handed over from a lane of its own.", counters.handovers),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llamalane.api.errors import answer_for
 from llamalane.clock import Clock, MonotonicClock
 from llamalane.ids import Level
-from llamalane.scheduler import Result
+from llamalane.scheduler import EmbeddingResult, Result
 
 logger = logging.getLogger("llamalane.api")
 access_logger = logging.getLogger("llamalane.api.access")
@@ -62,6 +63,11 @@ class RequestRecord:
         self.cached_tokens += usage.cached_tokens
         self.completion_tokens += usage.completion_tokens
 
+    def add_texts(self, results: Sequence[EmbeddingResult]) -> None:
+        """Take in texts that were embedded or scored; the first one's wait counts."""
+        self.wait = results[0].wait
+        self.prompt_tokens += sum(result.prompt_tokens for result in results)
+
     def line(self, duration: float) -> str:
         """Return the log line."""
         fields = [f"id={self.id}", f"{self.method} {quote(self.path)}", f"status={self.status}"]
@@ -69,8 +75,10 @@ class RequestRecord:
             fields.append(f"key={self.key}")
         if self.level is not None:
             fields.append(f"level={self.level}")
-        if self.wait is not None and self.first_token is not None:
-            fields += [f"wait={self.wait:.4f}", f"first_token={self.first_token:.4f}"]
+        if self.wait is not None:
+            fields.append(f"wait={self.wait:.4f}")
+            if self.first_token is not None:
+                fields.append(f"first_token={self.first_token:.4f}")
             fields += [f"prompt_tokens={self.prompt_tokens}", f"cached_tokens={self.cached_tokens}"]
             fields.append(f"completion_tokens={self.completion_tokens}")
         if self.error is not None:

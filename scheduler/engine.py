@@ -203,6 +203,13 @@ class Engine:
         """Submit messages and wait for the result; if the wait is cancelled, so is the request."""
         return await _finish(await self.submit_chat(messages, **options))
 
+    def find_embedder(self, task: str, name: str | None) -> ServedModel:
+        """Return the model of that name for a task, `embed` or `rerank`; the only one if no name is given.
+
+        Raises `UnknownModelError`, or `WrongTaskError` for a model that is for another task.
+        """
+        return self.find_model(self._embeddings().find(task, name, self._generating_names()).name)
+
     async def embed(
         self,
         inputs: str | Sequence[int] | Sequence[Input],

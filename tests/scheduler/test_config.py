@@ -197,7 +197,11 @@ def test_a_mistake_is_told_with_its_line(file: Path, section: str, line: int, me
         ("kv: {}", 1, "models is missing"),
         ("kv: {}\nmodels: []", 2, "name a model"),
         ("kv: {}\nmodels: [{name: a}]", 2, "models[0].path is missing"),
-        ("models:\n- path: a.gguf\n- {path: b.gguf, name: c}", 1, "more than one model that generates is not supported yet: a, c"),
+        (
+            "models:\n- path: a.gguf\n- {path: b.gguf, name: c}",
+            1,
+            "more than one model that generates is not supported yet: a, c",
+        ),
         ("models:\n- path: a.gguf\n  name: 7", 3, "models[0].name must be a text; put a number"),
         ("models:\n- path: a.gguf\n  aliases: [b, a]", 3, "'a' names the model twice"),
         ("models:\n- path: a.gguf\n  aliases: [b, b]", 3, "'b' names the model twice"),
