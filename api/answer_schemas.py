@@ -87,12 +87,30 @@ class Completion(Envelope, Summary):
     choices: list[TextChoice]
 
 
+class CalledFunction(BaseModel):
+    """The function that is called; its arguments are JSON, in a stream a piece of it."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """A call of a tool. In a stream, pieces with the same `index` belong together; `id` comes with the first."""
+
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: CalledFunction
+
+
 class AssistantMessage(BaseModel):
     """The answer's message."""
 
     role: str
     content: str | None
     refusal: str | None = None
+    reasoning_content: str | None = Field(default=None, description="What the model thought, where it tells that.")
+    tool_calls: list[ToolCall] | None = None
 
 
 class LikelyToken(BaseModel):
@@ -136,6 +154,8 @@ class Delta(BaseModel):
 
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChunkChoice(BaseModel):
@@ -184,7 +204,9 @@ class Model(BaseModel):
     created: int
     owned_by: str
     aliases: list[str]
+    task: str = Field(description="What it is for: generate, embed or rerank.")
     max_model_len: int = Field(description="The most tokens of one sequence, prompt and output together.")
+    dimensions: int | None = Field(default=None, description="How many numbers its vectors have.")
     meta: ModelMeta
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -29,20 +29,33 @@ _WINDOW = 256 * 1024
 BodyT = TypeVar("BodyT", bound=GenerationBody)
 
 
-async def read_body(engine: Engine, kind: type[BodyT], data: bytes) -> BodyT:
+class CheckedBody(Protocol):
+    """A body that is parsed, and then checked as a whole."""
+
+    @classmethod
+    def model_validate_json(cls, json_data: bytes, /) -> Self: ...  # noqa: D102  (pydantic's)
+
+    def check(self) -> None:
+        """Raise `InvalidRequestError` for what cannot be used."""
+
+
+CheckedT = TypeVar("CheckedT", bound=CheckedBody)
+
+
+async def read_body(engine: Engine, kind: type[CheckedT], data: bytes) -> CheckedT:
     """Return the body that `data` (JSON) holds; raises `InvalidRequestError`, with the field at fault."""
     if len(data) <= LARGE_BODY:
         return parse_body(kind, data)
     max_tokens = max(engine.config.scheduler.queue.max_tokens, engine.limit)
 
-    def parse() -> BodyT:
+    def parse() -> CheckedT:
         check_parts(data, max_values=max_tokens + MAX_PARTS)
         return parse_body(kind, data)
 
     return await anyio.to_thread.run_sync(parse, limiter=_parser())
 
 
-def parse_body(kind: type[BodyT], data: bytes) -> BodyT:
+def parse_body(kind: type[CheckedT], data: bytes) -> CheckedT:
     """Return the body that `data` (JSON) holds; raises `InvalidRequestError`, with the field at fault."""
     try:
         body = kind.model_validate_json(data)

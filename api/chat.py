@@ -13,7 +13,7 @@ from llamalane.api.answer_schemas import ChatCompletion, ChatCompletionChunk
 from llamalane.api.choices import Endpoint, PromptInput
 from llamalane.api.logprobs import Echo, chat_logprobs
 from llamalane.api.messages import Message
-from llamalane.api.reply import EFFORTS, Question, Reply, ReplyFormat, plan_reply
+from llamalane.api.reply import EFFORTS, Plan, Question, Reply, ReplyFormat, plan_reply
 from llamalane.api.reply_chunks import finish_of, message_of
 from llamalane.api.schemas import GenerationBody, Within
 from llamalane.api.tool_fields import MAX_TOOLS, ToolField, read_choice, read_tools
@@ -131,7 +131,7 @@ class Chat(Endpoint[ChatBody]):
 
     def prompts(self, engine: Engine, body: ChatBody) -> Sequence[PromptInput]:
         """Return the one prompt that the messages make, and how its answers are to be read."""
-        plan = plan_reply(engine.chat_template, engine.config.models[0], body.question)
+        plan = plan_for(engine, body.question)
         format = plan.format
 
         async def submit(ids: Sequence[RequestId], options: SubmitOptions) -> list[RequestHandle]:
@@ -169,6 +169,13 @@ class Chat(Endpoint[ChatBody]):
     def last_chunk(self, index: int, finish: str) -> dict[str, Any]:
         """Return the choice of the chunk that tells why the text ended."""
         return _delta(index, {}, finish)
+
+
+def plan_for(engine: Engine, question: Question) -> Plan:
+    """Return how the model that generates is asked `question`; raises what `plan_reply` raises."""
+    template, model = engine.chat_template, engine.config.generating_model
+    assert model is not None, "whose template it is"
+    return plan_reply(template, model, question)
 
 
 def _choice(index: int, reply: Reply, result: Result) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from llamalane.errors import (
     DeadlineExceededError,
     EngineClosedError,
     GrammarError,
+    InputTooLongError,
     InvalidPriorityError,
     LaneDownError,
     LlamalaneError,
@@ -31,6 +32,7 @@ from llamalane.errors import (
     TenantLimitError,
     UnavailableError,
     UnknownModelError,
+    WrongTaskError,
 )
 
 
@@ -48,10 +50,12 @@ KINDS: Mapping[type[Exception], Kind] = {
     RequestError: Kind(400, "invalid_request_error"),
     InvalidPriorityError: Kind(400, "invalid_request_error", "invalid_priority"),
     PromptTooLongError: Kind(400, "invalid_request_error", "context_length_exceeded"),
+    InputTooLongError: Kind(400, "invalid_request_error", "context_length_exceeded"),
     ChatTemplateError: Kind(400, "invalid_request_error", "chat_template_error"),
     GrammarError: Kind(400, "invalid_request_error", "grammar_too_large"),
     PermissionDeniedError: Kind(403, "permission_error", "permission_denied"),
     UnknownModelError: Kind(404, "invalid_request_error", "model_not_found"),
+    WrongTaskError: Kind(400, "invalid_request_error", "wrong_task"),
     UnavailableError: Kind(503, "service_unavailable_error"),
     QueueFullError: Kind(429, "rate_limit_error", "queue_full"),
     TenantLimitError: Kind(429, "rate_limit_error", "tenant_limit"),

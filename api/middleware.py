@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llamalane.api.errors import answer_for
 from llamalane.clock import Clock, MonotonicClock
 from llamalane.ids import Level
-from llamalane.scheduler import Progress, Result
+from llamalane.scheduler import EmbeddingResult, Progress, Result
 
 logger = logging.getLogger("llamalane.api")
 access_logger = logging.getLogger("llamalane.api.access")
@@ -88,6 +88,11 @@ class RequestRecord:
             fields["cached_tokens"] = self.cached_tokens
             fields["completion_tokens"] = self.completion_tokens
         return {name: value for name, value in fields.items() if value is not None}
+
+    def add_texts(self, results: Sequence[EmbeddingResult]) -> None:
+        """Take in texts that were embedded or scored; the first one's wait counts."""
+        self.wait = results[0].wait
+        self.prompt_tokens += sum(result.prompt_tokens for result in results)
 
     def line(self, duration: float) -> str:
         """Return the log line; nothing that a client chose can break it, or look like one of its fields."""

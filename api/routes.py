@@ -12,17 +12,19 @@ from llamalane.api.admin import admin_router
 from llamalane.api.answer_schemas import Health, Model, ModelList
 from llamalane.api.answers import GenerationAnswer
 from llamalane.api.authentication import caller_of
-from llamalane.api.batch import ENDPOINTS
+from llamalane.api.batch import ENDPOINTS, POOLED
 from llamalane.api.bodies import read_body
 from llamalane.api.choices import Endpoint
 from llamalane.api.dashboard.routes import dashboard_router
 from llamalane.api.explain import add_queue_routes
 from llamalane.api.middleware import METRICS_PATH
 from llamalane.api.openapi import ANY_ROUTE, GENERATION, answer, content, errors, generation_request
+from llamalane.api.pooled import PooledEndpoint, PooledResponse
 from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.service import Service
+from llamalane.api.tokenization import add_tokenization_routes
 from llamalane.errors import LaneDownError
-from llamalane.scheduler import Engine
+from llamalane.scheduler import ServedModel
 
 
 def make_router(service: Service) -> APIRouter:
@@ -39,6 +41,18 @@ def make_router(service: Service) -> APIRouter:
             responses=answer(endpoint.answer, "The answer.", stream=endpoint.chunk) | GENERATION,
             openapi_extra=generation_request(endpoint.body_type),
         )
+    for path, pooled in POOLED.items():
+        router.add_api_route(
+            path,
+            _pooled(service, pooled),
+            methods=["POST"],
+            name=type(pooled).__name__,
+            description=pooled.__doc__,
+            response_class=JSONResponse,
+            responses=answer(pooled.answer_type, "The answer.") | GENERATION,
+            openapi_extra=generation_request(pooled.body_type),
+        )
+    add_tokenization_routes(router, service)
     _add_model_routes(router, service)
     add_queue_routes(router, service)
     _add_health_routes(router, service)
@@ -65,30 +79,49 @@ def _generation(service: Service, endpoint: Endpoint[Any]) -> Callable[[Request]
     return generate
 
 
+def _pooled(service: Service, endpoint: PooledEndpoint[Any]) -> Callable[[Request], Awaitable[Response]]:
+    async def compute(request: Request) -> Response:
+        engine = service.ready_engine()
+        body = await read_body(engine, endpoint.body_type, await request.body())
+        return PooledResponse(
+            engine,
+            endpoint,
+            body,
+            caller=caller_of(request.scope),
+            api=service.api,
+            priority_header=request.headers.get(PRIORITY_HEADER),
+        )
+
+    return compute
+
+
 def _add_model_routes(router: APIRouter, service: Service) -> None:
     @router.get("/v1/models", responses=answer(ModelList, "The models.") | errors(503))
     async def list_models() -> JSONResponse:
-        """List the model that is served."""
+        """List the models that are served."""
         engine = service.ready_engine()
-        return JSONResponse({"object": "list", "data": [_describe(engine, service.created)]})
+        data = [_describe(model, service.created) for model in engine.served_models]
+        return JSONResponse({"object": "list", "data": data})
 
     @router.get("/v1/models/{model:path}", responses=answer(Model, "The model.") | errors(404, 503))
     async def show_model(model: str) -> JSONResponse:
-        """Describe the model, under its name or an alias."""
+        """Describe a model, under its name or an alias."""
         engine = service.ready_engine()
-        engine.check_model(model)
-        return JSONResponse(_describe(engine, service.created))
+        return JSONResponse(_describe(engine.find_model(model), service.created))
 
 
-def _describe(engine: Engine, created: int) -> dict[str, Any]:
-    info = engine.model_info
+def _describe(model: ServedModel, created: int) -> dict[str, Any]:
+    info = model.info
+    vectors = {} if model.dimensions is None else {"dimensions": model.dimensions}
     return {
-        "id": engine.model_name,
+        "id": model.names[0],
         "object": "model",
         "created": created,
         "owned_by": "llamalane",
-        "aliases": list(engine.model_names[1:]),
+        "aliases": list(model.names[1:]),
+        "task": model.task,
         "max_model_len": info.limit,
+        **vectors,
         "meta": {
             "n_vocab": info.vocabulary_size,
             "n_ctx_train": info.train_context,

@@ -79,12 +79,19 @@ MAX_PROMPTS = 2048
 """So many prompts may one body hold: whoever has more sends a batch."""
 
 
-def _prompts(value: Any) -> list[Prompt]:
-    """Return the prompts that `value` means; a list of integers is one prompt, in tokens."""
+def read_prompts(value: Any) -> list[Prompt] | None:
+    """Return the prompts that `value` means, None if it means none; a list of integers is one prompt, in tokens."""
     prompts = [value] if isinstance(value, str) or (isinstance(value, list) and _all(int, value)) else value
-    if isinstance(prompts, list) and len(prompts) > MAX_PROMPTS:
-        raise PydanticCustomError("prompts", "at most {most} prompts are taken at once", {"most": MAX_PROMPTS})
     if isinstance(prompts, list) and (_all(str, prompts) or all(map(_is_tokens, prompts))):
+        return prompts
+    return None
+
+
+def _prompts(value: Any) -> list[Prompt]:
+    if isinstance(value, list) and len(value) > MAX_PROMPTS and not _is_tokens(value):
+        raise PydanticCustomError("prompts", "at most {most} prompts are taken at once", {"most": MAX_PROMPTS})
+    prompts = read_prompts(value)
+    if prompts is not None:
         if not all(prompts):
             raise PydanticCustomError("empty", "a prompt needs at least one character, or one token")
         return prompts

@@ -1,5 +1,6 @@
 """The books of KV memory: regions and the places in them. Pure: knows no clock, no thread, no llama.cpp."""
 
+from llamalane.kvcache.bare_region import BareRegion
 from llamalane.kvcache.budget import CELLS_MULTIPLE, Layout, RegionPlan, divide
 from llamalane.kvcache.changes import CellChange, Evicted, Merged, Moved, RegionStatistics, Source, TakenPlace
 from llamalane.kvcache.disk_store import DiskStatistics, DiskStore, StoredFile
@@ -12,6 +13,7 @@ from llamalane.kvcache.shared_region import SharedRegion
 
 __all__ = [
     "CELLS_MULTIPLE",
+    "BareRegion",
     "CellChange",
     "CellUse",
     "DiskStatistics",

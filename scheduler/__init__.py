@@ -19,7 +19,8 @@ from llamalane.scheduler.config import (
     TenantConfig,
 )
 from llamalane.scheduler.counters import Counters
-from llamalane.scheduler.engine import Engine, ModelInfo
+from llamalane.scheduler.embedding import EmbedOptions, Relevance
+from llamalane.scheduler.engine import Engine
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import Progress, RequestHandle, TextPiece
@@ -34,8 +35,9 @@ from llamalane.scheduler.recorder import FlightRecorder, StepRecord
 from llamalane.scheduler.reload import Changes
 from llamalane.scheduler.request import RequestState
 from llamalane.scheduler.request_view import Outcome, RequestView
-from llamalane.scheduler.result import Result, Timings, Usage
+from llamalane.scheduler.result import EmbeddingResult, Result, Timings, Usage
 from llamalane.scheduler.room import ParkReason
+from llamalane.scheduler.served_models import ModelInfo, ServedModel
 from llamalane.scheduler.sliding_histogram import Quantiles, SlidingHistogram
 from llamalane.scheduler.spelling import Token
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
@@ -55,6 +57,8 @@ __all__ = [
     "ChatPrompt",
     "ChatTemplate",
     "Counters",
+    "EmbedOptions",
+    "EmbeddingResult",
     "Engine",
     "EngineConfig",
     "EngineState",
@@ -87,6 +91,7 @@ __all__ = [
     "PromptLogprobs",
     "Quantiles",
     "QueueConfig",
+    "Relevance",
     "RequestHandle",
     "RequestState",
     "RequestView",
@@ -94,6 +99,7 @@ __all__ = [
     "SamplingParameters",
     "SchedulerConfig",
     "ScoredToken",
+    "ServedModel",
     "SlidingHistogram",
     "StepRecord",
     "StopWhen",

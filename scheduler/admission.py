@@ -9,7 +9,7 @@ from typing import Generic
 from llamalane.ids import Level
 from llamalane.scheduler.level_queue import W
 from llamalane.scheduler.priority import LEVELS
-from llamalane.scheduler.queue import WaitingQueue
+from llamalane.scheduler.waiting_line import Heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class AdmissionPolicy:
         """How many places are kept for levels better than the least urgent one."""
         return sum(self._reserve.values())
 
-    def choose(self, queue: WaitingQueue[W], free: int, running: Mapping[Level, int]) -> Choice[W] | None:
+    def choose(self, queue: Heads[W], free: int, running: Mapping[Level, int]) -> Choice[W] | None:
         """Return whom to admit next, None for nobody: when no place is free, or those that are, are reserved."""
         open_to = self.open_to(free, running)
         if open_to is None:
@@ -67,7 +67,7 @@ class AdmissionPolicy:
         head = min(heads, key=lambda head: (head.oldest.key, head.oldest.order))
         return Choice(head.next, by_share=False, open_to=open_to)
 
-    def most_urgent(self, queue: WaitingQueue[W]) -> Choice[W] | None:
+    def most_urgent(self, queue: Heads[W]) -> Choice[W] | None:
         """Return the most urgent of those who wait, None for nobody; it may be worth making room for."""
         head = min(queue.heads(), key=lambda head: (head.oldest.key, head.oldest.order), default=None)
         return None if head is None else Choice(head.next, by_share=False, open_to=head.next.level)

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llamalane.errors import ConfigError
 from llamalane.ids import MAX_SEQUENCES
-from llamalane.kvcache import DiskStore, Layout, Region, SharedRegion
+from llamalane.kvcache import DiskStore, Layout
 from llamalane.kvcache.budget import RegionPlan
-from llamalane.scheduler.config import EngineConfig, KVConfig, ModelConfig, StreamsConfig
+from llamalane.scheduler.config import EngineConfig, KVConfig, StreamsConfig
 from llamalane.scheduler.config_roles import CANNOT_HAND_OVER, check_memory, exchangeable, hands_over, paged
-from llamalane.scheduler.memory_needs import MemoryPlan
-from llamalane.scheduler.memory_plan import Site, plan_memory
-from llamalane.streams import (
-    ContextShift,
-    Device,
-    KVRegion,
-    LaneBackend,
-    Stream,
-    StreamOptions,
-    StreamPool,
-    choose_device,
+from llamalane.scheduler.embedding_assembly import (
+    Embedder,
+    OpenEmbeddingContext,
+    add_embedding,
+    embedders_of,
+    plan_embedding_models,
 )
+from llamalane.scheduler.homes import Home, gpus_of, lanes_by_gpu, load_homes, model_options
+from llamalane.scheduler.lane_opener import LaneOpener, OpenContext, context_options
+from llamalane.scheduler.memory_needs import DevicePlan, MemoryPlan
+from llamalane.scheduler.memory_plan import Site, plan_memory
+from llamalane.streams import ContextShift, Device, StreamOptions, StreamPool, choose_device
 from llamalane.streams.cores import available_cores, share_cores
 from llamalane.streams.cuda import CudaProbe, CudaStreamPool, StreamClass, free_memory, load_shim, probe
-from llamalane.streams.gate import Gate
-from llamalane.streams.lane import Lane, StepContext
-from llamalane.streams.llama import Context, ContextOptions, Model, ModelOptions, library
+from llamalane.streams.llama import Context, ContextOptions, EmbeddingContext, Model, ModelOptions, library
 from llamalane.streams.llama.fingerprint import fingerprint
 from llamalane.streams.memory import free_host_memory
 from llamalane.streams.pool import OpenLane
+
+__all__ = ["CANNOT_SHIFT", "Machinery", "OpenContext", "OpenEmbeddingContext", "assemble", "plan"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +41,13 @@ CANNOT_SHIFT = (
     "nor can one whose tokens have positions in more than one dimension; one with plain or sliding-window attention can"
 )
 
-OpenContext = Callable[[Model, ContextOptions], StepContext]
-
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
-    """The loaded model, the pool of lanes that run it, and the CUDA streams that it lends them, if there are any."""
+    """The loaded models, the pool of lanes that run them, and the CUDA streams that it lends them, if there are any."""
 
     models: tuple[Model, ...]
-    """The model: a copy for each GPU that lanes name, or the only one."""
+    """Each model that is loaded, the one that generates first: a copy for each GPU that its lanes name, or one."""
     pool: StreamPool
     cuda: CudaStreamPool | None = None
     shift: ContextShift | None = None
@@ -58,25 +56,19 @@ class Machinery:
     """Whether sequences can be saved and put back."""
     disk: DiskStore | None = None
     """Files of saved cells that outlive the engine."""
+    embedders: Sequence[Embedder] = ()
+    """The models that embed or rerank."""
 
     @property
     def model(self) -> Model:
-        """The first copy, for all that copies have in common."""
+        """The first copy of the model that generates, for all that copies have in common; else of another model."""
         return self.models[0]
 
     def close(self) -> None:
-        """End the lanes and free the model. Blocks until the steps under way are done; may be repeated."""
+        """End the lanes and free the models. Blocks until the steps under way are done; may be repeated."""
         self.pool.close()
         for model in self.models:
             model.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Home:
-    """What the lanes of one device share: the model there, and the gate at which their contexts come and go."""
-
-    model: Model
-    gate: Gate
 
 
 class _LentPool(StreamPool):
@@ -92,40 +84,56 @@ class _LentPool(StreamPool):
         self._cuda.close()
 
 
-def assemble(config: EngineConfig, open_context: OpenContext | None = None) -> Machinery:
-    """Load the model and open every lane, or undo what was done and raise. Blocks for as long as loading takes.
+def assemble(
+    config: EngineConfig,
+    open_context: OpenContext | None = None,
+    open_embedding_context: OpenEmbeddingContext | None = None,
+) -> Machinery:
+    """Load the models and open every lane, or undo what was done and raise. Blocks for as long as loading takes.
 
-    `open_context` makes the lanes' contexts, in place of `Context`.
+    `open_context` makes the contexts of lanes that generate, in place of `Context`, and `open_embedding_context` those
+    of others, in place of `EmbeddingContext`.
     """
     found = probe()  # before llama.cpp is loaded: its calls have to find the shim
     device = choose_device(config.streams.device, offload=library().supports_gpu_offload, probe=found)
     memory = _plan(config, device, found)
     memory.log()
+    generation = config.for_generation()
     with contextlib.ExitStack() as undo:
         cuda = _open_cuda(config.streams, device, found)
         if cuda is not None:
             undo.callback(cuda.close)
-        homes: dict[str, _Home] = {}
-        for gpu, names in _lanes_by_gpu(config.streams, device).items():
-            home = _Home(Model(_model_options(config.models[0], device, gpu)), Gate())
-            undo.callback(home.model.close)
-            homes.update(dict.fromkeys(names, home))
-        models = tuple(dict.fromkeys(home.model for home in homes.values()))
-        model = models[0]
-        # Read now, in the thread that loads, what the event loop would else read at the first request.
-        _ = model.vocabulary.pieces, model.vocabulary.longest_piece
-        model.grammars.prepare()
-        disk = _open_disk(config)
-        options = _stream_options(config.streams, device, cuda, homes)
-        shift = _shift(config.kv, model, memory.regions)
-        pool, lanes = _open_pool(config, options, cuda, homes, memory.regions, open_context or Context, shift)
+        homes = load_homes(config, device, gpus_of(config.streams, device), undo)
+        first = [homes[lane.name].model for lane in generation.streams.lanes]
+        models = tuple(dict.fromkeys([*first, *(home.model for home in homes.values())]))
+        for model in models:
+            # Read now, in the thread that loads, what the event loop would else read at the first request.
+            _ = model.vocabulary.pieces, model.vocabulary.longest_piece
+        if first:
+            first[0].grammars.prepare()
+        disk = _open_disk(generation)
+        options = _stream_options(config, device, cuda, homes)
+        shift = _shift(config.kv, models[0], memory.regions)
+        opener = LaneOpener(
+            config, homes, memory, open_context or Context, open_embedding_context or EmbeddingContext, shift
+        )
+        pool = StreamPool(options, opener) if cuda is None else _LentPool(options, opener, cuda)
         undo.callback(pool.close)
+        lanes = opener.lanes
         if shift is not None and not all(lane.abilities.shift for lane in lanes):
             raise ConfigError(CANNOT_SHIFT)
-        if hands_over(config) and not all(lane.abilities.swap for lane in lanes):
+        if hands_over(generation) and not all(lane.abilities.swap for lane in lanes):
             raise ConfigError(CANNOT_HAND_OVER)
         undo.pop_all()
-        return Machinery(models, pool, cuda, shift, all(lane.abilities.swap for lane in lanes), disk)
+        return Machinery(
+            models=models,
+            pool=pool,
+            cuda=cuda,
+            shift=shift,
+            can_swap=all(lane.abilities.swap for lane in lanes),
+            disk=disk,
+            embedders=embedders_of(config, memory.embedding, homes),
+        )
 
 
 def plan(config: EngineConfig) -> MemoryPlan:
@@ -139,32 +147,46 @@ def plan(config: EngineConfig) -> MemoryPlan:
 
 
 def _plan(config: EngineConfig, device: Device, found: CudaProbe) -> MemoryPlan:
-    check_memory(config)
+    generation = config.for_generation()
+    check_memory(generation)
+    gpus = gpus_of(config.streams, device)
+    free = {gpu: _free_memory(device, gpu, found) for gpu in dict.fromkeys(gpus.values())}  # before models are there
+    with contextlib.ExitStack() as models:
+
+        def open_model(options: ModelOptions) -> Model:
+            return models.enter_context(Model(options))
+
+        embedding = plan_embedding_models(config, device, gpus, open_model)
+        sites = []
+        spare: dict[int | None, DevicePlan] = {}
+        here = lanes_by_gpu(gpus, generation.streams.lanes)
+        for gpu, names in lanes_by_gpu(gpus, config.streams.lanes).items():
+            name = device.value.upper() if gpu is None else f"GPU {gpu}"
+            taken = sum(plan.taken(gpu) for plan in embedding)
+            if gpu in here:
+                model = open_model(model_options(generation.models[0], device, gpu, weights=False))
+                sites.append(Site(name=name, lanes=here[gpu], model=model, free=free[gpu], taken=taken))
+            else:
+                spare[gpu] = DevicePlan(
+                    name=name, lanes=names, weights=0, kv=0, offloaded=1, computing=0, free=free[gpu], embedding=taken
+                )
+        memory = _plan_generation(generation, device, sites) if sites else None
+        return add_embedding(memory, device, embedding, spare)
+
+
+def _plan_generation(config: EngineConfig, device: Device, sites: Sequence[Site]) -> MemoryPlan:
+    """Plan the lanes that generate, on `sites`."""
 
     def options_of(region: RegionPlan) -> ContextOptions:
-        return _context_options(config.streams, config.kv, region, threads=1)
+        return context_options(config.streams, config.kv, region, threads=1)
 
-    with contextlib.ExitStack() as models:
-        sites = []
-        for gpu, names in _lanes_by_gpu(config.streams, device).items():
-            free = _free_memory(device, gpu, found)  # before the model makes anything there
-            model = models.enter_context(Model(_model_options(config.models[0], device, gpu, weights=False)))
-            name = device.value.upper() if gpu is None else f"GPU {gpu}"
-            sites.append(Site(name=name, lanes=names, model=model, free=free))
-        memory = plan_memory(config, device, sites, options_of)
-        if hands_over(config) and not exchangeable(memory.regions):
-            memory = plan_memory(paged(config, memory.regions), device, sites, options_of)
-        lanes = [replace(lane, region=_with_keepers(lane.region, sites[0].model, config.kv)) for lane in memory.lanes]
-        return replace(memory, lanes=tuple(lanes))
-
-
-def _lanes_by_gpu(config: StreamsConfig, device: Device) -> dict[int | None, tuple[str, ...]]:
-    """Return the names of the lanes on each GPU; under None, of all lanes where none names a GPU, or there is none."""
-    gpus = config.gpus if device is Device.GPU else [None] * len(config.lanes)
-    return {
-        gpu: tuple(lane.name for lane, own in zip(config.lanes, gpus, strict=True) if own == gpu)
-        for gpu in dict.fromkeys(gpus)
-    }
+    for site in sites:
+        site.model.check_generates()
+    memory = plan_memory(config, device, sites, options_of)
+    if hands_over(config) and not exchangeable(memory.regions):
+        memory = plan_memory(paged(config, memory.regions), device, sites, options_of)
+    lanes = [replace(lane, region=_with_keepers(lane.region, sites[0].model, config.kv)) for lane in memory.lanes]
+    return replace(memory, lanes=tuple(lanes))
 
 
 def _with_keepers(region: RegionPlan, model: Model, kv: KVConfig) -> RegionPlan:
@@ -182,7 +204,7 @@ def _with_keepers(region: RegionPlan, model: Model, kv: KVConfig) -> RegionPlan:
 def _open_disk(config: EngineConfig) -> DiskStore | None:
     """Open the directory of saved cells; those of another model, llama.cpp or kind of cell are not used."""
     kv = config.kv
-    if kv.disk is None:
+    if kv.disk is None or not config.models:
         return None
     model = fingerprint(config.models[0].path)
     key = f"{library().version} {model} {kv.key_type} {kv.value_type} {kv.flash_attention}"
@@ -196,11 +218,6 @@ def _free_memory(device: Device, gpu: int | None, found: CudaProbe) -> int | Non
     if not found.usable:
         return None
     return sum(map(free_memory, range(found.devices) if gpu is None else [gpu]))
-
-
-def _model_options(config: ModelConfig, device: Device, gpu: int | None, *, weights: bool = True) -> ModelOptions:
-    layers = config.gpu_layers if device is Device.GPU else 0
-    return ModelOptions(path=config.path, gpu_layers=layers, mmap=config.mmap, weights=weights, device=gpu)
 
 
 def _open_cuda(config: StreamsConfig, device: Device, found: CudaProbe) -> CudaStreamPool | None:
@@ -225,10 +242,11 @@ def _open_cuda(config: StreamsConfig, device: Device, found: CudaProbe) -> CudaS
 
 
 def _stream_options(
-    config: StreamsConfig, device: Device, cuda: CudaStreamPool | None, homes: Mapping[str, _Home]
+    config: EngineConfig, device: Device, cuda: CudaStreamPool | None, homes: Mapping[str, Home]
 ) -> list[StreamOptions]:
-    core_sets = share_cores(available_cores(), [lane.threads for lane in config.lanes])
-    alone = len(config.lanes) == 1
+    lanes = config.streams.lanes
+    core_sets = share_cores(available_cores(), [lane.threads for lane in lanes])
+    alone = len(lanes) == 1
     return [
         StreamOptions(
             name=lane.name,
@@ -239,73 +257,13 @@ def _stream_options(
             cuda=None if cuda is None else cuda.acquire(lane.name),
             gpu=homes[lane.name].model.gpu,
             speed=lane.speed,
+            model=config.model_of(lane).names[0] if config.model_of(lane).embeds else "",
         )
-        for lane, cores in zip(config.lanes, core_sets, strict=True)
+        for lane, cores in zip(lanes, core_sets, strict=True)
     ]
 
 
-def _context_options(config: StreamsConfig, kv: KVConfig, region: RegionPlan, threads: int) -> ContextOptions:
-    sequences = region.sequences + (region.keepers > 0)
-    return ContextOptions(
-        cells=region.cells,
-        sequences=region.sequences,
-        keepers=region.keepers,
-        partitioned=region.layout is Layout.PARTITIONED,
-        max_step_tokens=max(config.max_step_tokens, sequences),
-        micro_batch=config.micro_batch,
-        output_rows=config.output_rows,
-        threads=threads,
-        key_type=kv.key_type,
-        value_type=kv.value_type,
-        flash_attention=kv.flash_attention,
-    )
-
-
-def _open_pool(
-    config: EngineConfig,
-    options: Sequence[StreamOptions],
-    cuda: CudaStreamPool | None,
-    homes: Mapping[str, _Home],
-    regions: Sequence[RegionPlan],
-    open_context: OpenContext,
-    shift: ContextShift | None,
-) -> tuple[StreamPool, list[Lane]]:
-    plan_of = dict(zip([entry.name for entry in options], regions, strict=True))
-    lanes: list[Lane] = []
-
-    def open_lane(stream: Stream) -> tuple[LaneBackend, KVRegion]:
-        region_plan, home = plan_of[stream.options.name], homes[stream.options.name]
-        context_options = _context_options(config.streams, config.kv, region_plan, stream.options.threads)
-
-        def open_on_stream() -> StepContext:
-            with stream.lend():
-                return open_context(home.model, context_options)
-
-        lane = Lane(
-            stream,
-            home.model.vocabulary,
-            open_on_stream,
-            max_step_tokens=config.streams.max_step_tokens,
-            limit=region_plan.limit,
-            gate=home.gate,
-            by_sequence=context_options.partitioned,
-            can_abandon=stream.options.device is Device.CPU,
-            shift=shift,
-            output_rows=context_options.outputs,
-        )
-        lanes.append(lane)
-        if region_plan.keepers and lane.abilities.share:
-            return lane, SharedRegion(region_plan, most_kept=int(config.kv.cached_share * region_plan.cells))
-        region = Region(region_plan, can_roll_back=lane.abilities.roll_back)
-        if not lane.abilities.copy or shift is not None:  # the cells of a full sequence change under whoever copies
-            region.least_copy = region.limit + 1
-        return lane, region
-
-    pool = StreamPool(options, open_lane) if cuda is None else _LentPool(options, open_lane, cuda)
-    return pool, lanes
-
-
 def _shift(kv: KVConfig, model: Model, regions: Sequence[RegionPlan]) -> ContextShift | None:
-    if not kv.context_shift:
+    if not kv.context_shift or not regions:
         return None
     return ContextShift(min(region.limit for region in regions), kv.context_keep + model.vocabulary.adds_bos)

@@ -21,7 +21,7 @@ from llamalane.scheduler.handle import RequestHandle
 from llamalane.scheduler.loop_thread import LoopThread
 
 if TYPE_CHECKING:
-    from llamalane.scheduler.assembly import OpenContext
+    from llamalane.scheduler.assembly import OpenContext, OpenEmbeddingContext
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -117,9 +117,16 @@ class BlockingEngine:
         clock: Clock | None = None,
         observer: Observer | None = None,
         open_context: OpenContext | None = None,
+        open_embedding_context: OpenEmbeddingContext | None = None,
         allow_event_loop: bool = False,
     ) -> None:
-        self._engine = Engine(config, clock=clock, observer=observer, open_context=open_context)
+        self._engine = Engine(
+            config,
+            clock=clock,
+            observer=observer,
+            open_context=open_context,
+            open_embedding_context=open_embedding_context,
+        )
         self._life = _Life(self._engine)
         self._thread = LoopThread(
             self._life.run, self._life.abandon, name="llamalane-engine", allow_event_loop=allow_event_loop
@@ -133,6 +140,7 @@ class BlockingEngine:
     model_name = _Attribute(lambda engine: engine.model_name)
     model_names = _Attribute(lambda engine: engine.model_names)
     model_info = _Attribute(lambda engine: engine.model_info)
+    served_models = _Attribute(lambda engine: engine.served_models)
     chat_template = _Attribute(lambda engine: engine.chat_template)
     limit = _Attribute(lambda engine: engine.limit)
     most_choices = _Attribute(lambda engine: engine.most_choices)
@@ -144,9 +152,16 @@ class BlockingEngine:
     submit_chat_choices = _submitting_several(Engine.submit_chat_choices)
     generate = _waiting(Engine.generate)
     chat = _waiting(Engine.chat)
+    embed = _waiting(Engine.embed)
+    rerank = _waiting(Engine.rerank)
+    tokenize = _waiting(Engine.tokenize)
+    tokenize_chat = _waiting(Engine.tokenize_chat)
+    detokenize = _waiting(Engine.detokenize)
     compile_grammar = _waiting(Engine.compile_grammar)
     drain = _waiting(Engine.drain)
     check_model = _waiting(_on_the_loop(Engine.check_model))
+    find_model = _waiting(_on_the_loop(Engine.find_model))
+    find_embedder = _waiting(_on_the_loop(Engine.find_embedder))
     spell = _waiting(_on_the_loop(Engine.spell))
     stats = _waiting(_on_the_loop(Engine.stats))
     explain = _waiting(_on_the_loop(Engine.explain))

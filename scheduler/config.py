@@ -12,8 +12,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from llamalane.errors import ConfigError
 from llamalane.kvcache import Layout, divide
-from llamalane.scheduler.config_fields import Integer, Number, Section, refuse
+from llamalane.scheduler.config_fields import Integer, Number, Section, refuse, repeated
 from llamalane.scheduler.config_file import Location, read_document
+from llamalane.scheduler.config_lanes import lane_problems, model_of
 from llamalane.scheduler.config_machine import (
     CacheType,
     FlashAttention,
@@ -62,7 +63,7 @@ class EngineConfig(BaseSettings):
     """Top-level keys of a file that are not for the engine; it does not look at them."""
 
     models: list[ModelConfig] = Field(examples=[[{"path": "model.gguf"}]])
-    """The model to serve. There can be only one for now."""
+    """The models to serve: one that generates, and any number that embed or rerank."""
     streams: StreamsConfig = Field(default_factory=StreamsConfig)
     """What computes."""
     kv: KVConfig = Field(default_factory=KVConfig)
@@ -114,23 +115,54 @@ class EngineConfig(BaseSettings):
     def _check_models(cls, models: list[ModelConfig]) -> list[ModelConfig]:
         if not models:
             raise ValueError("name a model")
-        if len(models) > 1:
-            names = ", ".join(model.names[0] for model in models)
-            raise ValueError(f"more than one model is not supported yet: {names}")
+        generating = [model.names[0] for model in models if not model.embeds]
+        if len(generating) > 1:
+            raise ValueError(f"more than one model that generates is not supported yet: {', '.join(generating)}")
+        for name in repeated([name for model in models for name in model.names]):
+            raise ValueError(f"{name!r} names several models")
         return models
+
+    @property
+    def generating_model(self) -> ModelConfig | None:
+        """The model that generates text, if there is one."""
+        return next((model for model in self.models if not model.embeds), None)
+
+    @property
+    def embedding_models(self) -> list[ModelConfig]:
+        """The models that embed or rerank."""
+        return [model for model in self.models if model.embeds]
+
+    def model_of(self, lane: LaneConfig) -> ModelConfig:
+        """Return the model that a lane computes."""
+        model = model_of(lane, self.models)
+        assert model is not None, "that was checked"
+        return model
+
+    def lanes_of(self, model: ModelConfig | None) -> list[LaneConfig]:
+        """Return the lanes that compute a model; none for no model."""
+        return [lane for lane in self.streams.lanes if self.model_of(lane) is model]
+
+    def for_generation(self) -> Self:
+        """Return what of the configuration is about the model that generates, and its lanes."""
+        model = self.generating_model
+        lanes = self.lanes_of(model)
+        models = [] if model is None else [model]
+        return self.model_copy(update={"models": models, "streams": self.streams.model_copy(update={"lanes": lanes})})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        places = [lane.places for lane in self.streams.lanes]
+        refuse(lane_problems(self.models, self.streams.lanes))
         problems: list[tuple[Location, str]] = []
+        lanes = self.lanes_of(self.generating_model)
+        places = [lane.places for lane in lanes]
         reserved = sum(self.scheduler.reserve.values())
-        if reserved >= sum(places):
+        if reserved and reserved >= sum(places):
             message = f"{reserved} of {sum(places)} places are reserved; one must stay open to every level"
             problems.append((("scheduler", "reserve"), message))
-        if isinstance(self.kv.budget, int):
+        if isinstance(self.kv.budget, int) and lanes:
             try:
                 layout = Layout.PAGED if self.kv.layout == "auto" else Layout(self.kv.layout)
-                weights = [lane.weight for lane in self.streams.lanes]
+                weights = [lane.weight for lane in lanes]
                 divide(self.kv.budget, places, 0, layout=layout, spare=self.kv.spare_sequences, weights=weights)
             except ConfigError as error:
                 problems.append((("kv", "budget"), str(error)))

@@ -19,6 +19,8 @@ LayoutChoice = Literal["auto", "paged", "partitioned"]
 Role = Literal["any", "prefill", "decode"]
 ToolFormatChoice = Literal["auto", "hermes", "llama3_json", "mistral", "mistral_args", "none"]
 ReasoningFormatChoice = Literal["auto", "think", "mistral", "none"]
+Task = Literal["generate", "embed", "rerank"]
+PoolingChoice = Literal["mean", "cls", "last"]
 
 
 class ModelConfig(Section):
@@ -43,6 +45,22 @@ class ModelConfig(Section):
     """What stands around the model's thoughts, which /v1/chat/completions tells apart from the answer. think:
     <think> and </think>. mistral: [THINK] and [/THINK]. auto: whichever its chat template knows. none: thoughts are
     told as part of the answer."""
+    task: Task = Field(default="generate")
+    """What it is for. generate: text, which one model can do. embed: vectors of texts. rerank: how well documents
+    answer a query, by a model with a head for that. A model that generates can embed too: name its file a second time,
+    with another name and this task; its weights are loaded once. What embeds or reranks needs a lane that names it."""
+    pooling: PoolingChoice | None = Field(default=None)
+    """What stands for a text when the task is embed: the mean of all its tokens' vectors, that of the first (cls) or
+    of the last one. null is as the model's file says."""
+    max_input: Annotated[int, Field(ge=1, le=1_000_000), NotABool] | None = Field(default=None)
+    """The most tokens of one input when the task is embed or rerank, up to what the model was trained for. All of them
+    are computed in one pass, whose memory grows with it. null takes streams.micro_batch, or what the model was trained
+    for if that is less."""
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it turns texts into vectors or scores."""
+        return self.task != "generate"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,7 +77,14 @@ class ModelConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse([(("aliases",), f"{name!r} names the model twice") for name in repeated(self.names)])
+        problems: list[tuple[Location, str]] = []
+        for name in repeated(self.names):
+            problems.append((("aliases",), f"{name!r} names the model twice"))
+        if self.pooling is not None and self.task != "embed":
+            problems.append((("pooling",), f"is for a model whose task is embed; its task is {self.task}"))
+        if self.max_input is not None and not self.embeds:
+            problems.append((("max_input",), "is for a model whose task is embed or rerank; its task is generate"))
+        refuse(problems)
         return self
 
 
@@ -68,6 +93,9 @@ class LaneConfig(Section):
 
     name: str = Field(default="main", min_length=1)
     """The lane's name in statistics and logs; no other lane has it."""
+    model: str | None = Field(default=None, min_length=1)
+    """The name of the model that the lane computes; null for the one that generates, or the only one there is. A lane
+    of a model that embeds or reranks keeps nothing between steps: it has no part in the KV budget, and no role."""
     count: Integer = Field(default=1, ge=1, le=64)
     """How many such lanes there are; of more than one, name-1, name-2 and so on are the names."""
     places: Integer = Field(default=8, ge=1, le=256)

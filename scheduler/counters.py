@@ -36,6 +36,7 @@ class Counters:
     hits: int = 0
     parked_bytes_out: int = 0
     parked_bytes_in: int = 0
+    embedded: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     parks: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 
 from llamalane.errors import LlamalaneError
 from llamalane.scheduler.logprobs import OutputToken, PromptLogprobs
-from llamalane.scheduler.result import Result
+from llamalane.scheduler.result import EmbeddingResult, Result
+
+Ending = Result | EmbeddingResult | LlamalaneError
+"""How a request can end."""
 
 
 class Delivery:
-    """Brings a request's text and outcome to whoever waits for it. Bounded by the request's `max_tokens`."""
+    """Brings a request's text and outcome to whoever waits for it. Bounded by the request's `max_tokens`.
 
-    def __init__(self) -> None:
+    `on_close` is told of the outcome at once.
+    """
+
+    def __init__(self, on_close: Callable[[Ending], None] = lambda _: None) -> None:
         self.prompt: PromptLogprobs | None = None
         """What was told of the prompt, once all of it was."""
         self._texts: deque[str] = deque()
         self._tokens: deque[OutputToken] = deque()
-        self._outcome: Result | LlamalaneError | None = None
+        self._outcome: Ending | None = None
+        self._on_close = on_close
         self._news = anyio.Event()
 
     @property
-    def outcome(self) -> Result | LlamalaneError | None:
+    def outcome(self) -> Ending | None:
         """How the request ended, None while it has not."""
         return self._outcome
 
@@ -40,11 +47,12 @@ class Delivery:
         self.prompt = prompt
         self._news.set()
 
-    def close(self, outcome: Result | LlamalaneError) -> None:
+    def close(self, outcome: Ending) -> None:
         """Hand over the outcome; the first one counts."""
         if self._outcome is None:
             self._outcome = outcome
             self._news.set()
+            self._on_close(outcome)
 
     def take_nowait(self) -> str:
         """Take all text that is there, perhaps none."""
@@ -63,7 +71,7 @@ class Delivery:
         while not self._texts and self._outcome is None:
             await self._wait_for_news()
 
-    async def wait_closed(self) -> Result | LlamalaneError:
+    async def wait_closed(self) -> Ending:
         """Wait for the outcome."""
         while self._outcome is None:
             await self._wait_for_news()

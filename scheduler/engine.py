@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,10 +13,19 @@ import anyio
 import anyio.to_thread
 
 from llamalane.clock import Clock, MonotonicClock
-from llamalane.errors import EngineClosedError, InvalidRequestError, QueueFullError, TenantLimitError, UnknownModelError
+from llamalane.errors import (
+    EngineClosedError,
+    InvalidRequestError,
+    QueueFullError,
+    TenantLimitError,
+    UnknownModelError,
+    WrongTaskError,
+)
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.archive import Archive
 from llamalane.scheduler.config import EngineConfig
+from llamalane.scheduler.embedding import Embeddings, EmbedOptions, Relevance
+from llamalane.scheduler.embedding_intake import Input, listed
 from llamalane.scheduler.events import Observer
 from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import RequestHandle
@@ -25,33 +35,17 @@ from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.queue import Slot
 from llamalane.scheduler.reload import Changes, engine_changes, merge
 from llamalane.scheduler.request import Request
-from llamalane.scheduler.result import Result
+from llamalane.scheduler.result import EmbeddingResult, Result
 from llamalane.scheduler.rules import rules_of
 from llamalane.scheduler.scheduler import Scheduler
+from llamalane.scheduler.served_models import ModelInfo, ServedModel, ServedModels
 from llamalane.scheduler.spelling import Token
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, take_statistics
 from llamalane.streams import Grammar
 
 if TYPE_CHECKING:
-    from llamalane.scheduler.assembly import Machinery, OpenContext
+    from llamalane.scheduler.assembly import Machinery, OpenContext, OpenEmbeddingContext
     from llamalane.streams.llama import ChatTemplate
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """The loaded model.
-
-    Attributes:
-        train_context: tokens that it was trained to attend to.
-        parameters: how many weights it has; `bytes` is what they take.
-        limit: the most tokens that one sequence can hold here, prompt and output together.
-    """
-
-    vocabulary_size: int
-    train_context: int
-    parameters: int
-    bytes: int
-    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +55,8 @@ class _Parts:
     machinery: Machinery
     scheduler: Scheduler
     intake: Intake
+    embeddings: Embeddings
+    models: ServedModels
 
 
 class Engine:
@@ -68,7 +64,7 @@ class Engine:
 
     An async context manager: entering loads the model; leaving drains, for at most `scheduler.drain_timeout`. Works on
     asyncio and on trio; all methods belong to the event loop on which it was entered. `observer` is told of every
-    event. `open_context` makes the lanes' llama contexts, in place of `llamalane.streams.llama.Context`.
+    event. `open_context` makes the lanes' llama contexts, `open_embedding_context` those of lanes that embed.
     """
 
     def __init__(
@@ -78,6 +74,7 @@ class Engine:
         clock: Clock | None = None,
         observer: Observer | None = None,
         open_context: OpenContext | None = None,
+        open_embedding_context: OpenEmbeddingContext | None = None,
     ) -> None:
         settings = config.scheduler
         self.config = config
@@ -85,6 +82,7 @@ class Engine:
         self._clock = clock or MonotonicClock()
         self._observer = observer
         self._open_context = open_context
+        self._open_embedding_context = open_embedding_context
         self._state = EngineState.NEW
         self._running: _Parts | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -96,18 +94,22 @@ class Engine:
 
     @property
     def model_name(self) -> str:
-        """The model's name."""
+        """The name of the model that generates; of the first one if none does."""
         return self.model_names[0]
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The model's name and its aliases."""
-        return self.config.models[0].names
+        """The name and the aliases of the model that generates; of the first one if none does."""
+        return (self.config.generating_model or self.config.models[0]).names
 
     def check_model(self, name: str) -> None:
-        """Raise `UnknownModelError` unless a model of that name is served."""
-        if name not in self.model_names:
-            raise UnknownModelError(name, self.model_names)
+        """Raise `UnknownModelError` unless there is a model of that name, `WrongTaskError` if it does not generate."""
+        every = [known for model in self.config.models for known in model.names]
+        if name not in every:
+            raise UnknownModelError(name, every)
+        generating = self.config.generating_model
+        if generating is None or name not in generating.names:
+            raise WrongTaskError("generate", () if generating is None else generating.names, name=name)
 
     @property
     def limit(self) -> int:
@@ -121,16 +123,26 @@ class Engine:
 
     @property
     def model_info(self) -> ModelInfo:
-        """The loaded model; raises `EngineClosedError` while there is none."""
-        model = self._parts().machinery.model
-        return ModelInfo(model.vocabulary.size, model.train_context, model.parameters, model.bytes, self.limit)
+        """The loaded model, or the first of several; raises `EngineClosedError` while there is none."""
+        return self.served_models[0].info
+
+    @property
+    def served_models(self) -> tuple[ServedModel, ...]:
+        """Every loaded model, the one that generates first; raises `EngineClosedError` while there is none."""
+        return self._parts().models.all
+
+    def find_model(self, name: str | None) -> ServedModel:
+        """Return the model of that name, or the first one if it is None; raises `UnknownModelError`."""
+        return self._parts().models.find(name)
 
     @property
     def chat_template(self) -> ChatTemplate:
         """The model's chat template.
 
-        Raises `ChatTemplateError` if it has none, and `EngineClosedError` while there is no model.
+        Raises `ChatTemplateError` if it has none, `WrongTaskError` if no model generates text, and `EngineClosedError`
+        while none is loaded.
         """
+        self._check_generates()
         return self._parts().intake.template
 
     async def submit(self, prompt: Prompt, **options: Unpack[SubmitOptions]) -> RequestHandle:
@@ -208,6 +220,74 @@ class Engine:
     async def chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[SubmitOptions]) -> Result:
         """Submit messages and wait for the result; if the wait is cancelled, so is the request."""
         return await _finish(await self.submit_chat(messages, **options))
+
+    def find_embedder(self, task: str, name: str | None) -> ServedModel:
+        """Return the model of that name for a task, `embed` or `rerank`; the only one if no name is given.
+
+        Raises `UnknownModelError`, or `WrongTaskError` for a model that is for another task.
+        """
+        return self.find_model(self._embeddings().find(task, name, self._generating_names()).name)
+
+    async def embed(
+        self,
+        inputs: str | Sequence[int] | Sequence[Input],
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        add_special_tokens: bool = True,
+        **options: Unpack[EmbedOptions],
+    ) -> list[EmbeddingResult]:
+        """Return a vector for each of `inputs`, in their order: texts, or lists of tokens, or a single one of these.
+
+        Its length is 1, unless not to `normalize`. `dimensions` cuts it to its first numbers, which are then
+        normalized; it is for models that were trained for that. `add_special_tokens` puts around a text what the model
+        wants there. If the wait is cancelled, so is all that has not ended.
+
+        Never waits for capacity: raises `QueueFullError` at once when the queue is full, `InputTooLongError` or
+        `InvalidRequestError` for what can never be served, `UnknownModelError` or `WrongTaskError` for a model that
+        does not embed, `EngineClosedError` or `LaneDownError` when nothing can be.
+        """
+        embeddings = self._embeddings()
+        embedder = embeddings.find("embed", options.get("model"), self._generating_names())
+        with self._reserve(options, embeds=True) as [slot]:
+            return await embeddings.embed(
+                embedder,
+                listed(inputs),
+                slot,
+                options,
+                dimensions=dimensions,
+                normalize=normalize,
+                add_special_tokens=add_special_tokens,
+            )
+
+    async def rerank(
+        self, query: str, documents: Sequence[str], *, use_activation: bool = True, **options: Unpack[EmbedOptions]
+    ) -> list[Relevance]:
+        """Return how well each of `documents` answers `query`, in their order.
+
+        `use_activation` maps a model's single score to 0 … 1, as such models are trained for. Raises what `embed`
+        raises.
+        """
+        embeddings = self._embeddings()
+        embedder = embeddings.find("rerank", options.get("model"), self._generating_names())
+        with self._reserve(options, embeds=True) as [slot]:
+            return await embeddings.rerank(embedder, query, documents, slot, options, use_activation=use_activation)
+
+    async def tokenize(self, text: str, *, model: str | None = None, add_special_tokens: bool = True) -> list[int]:
+        """Return the tokens of a text, as the model gets it; raises `UnknownModelError`."""
+        self._check_ready()
+        return await self._parts().models.tokenize(text, model, add_special_tokens=add_special_tokens)
+
+    async def tokenize_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the tokens of a conversation, as the model gets it; raises what `submit_chat` raises."""
+        self._check_generates()
+        self._check_ready()
+        return await self._parts().intake.tokenize_chat(messages)
+
+    async def detokenize(self, tokens: Sequence[int], *, model: str | None = None) -> str:
+        """Return the text of some tokens, control tokens by their names; raises `UnknownModelError`."""
+        self._check_ready()
+        return await self._parts().models.detokenize(tokens, model)
 
     def stats(self) -> EngineStatistics:
         """Return the numbers of this moment."""
@@ -312,13 +392,16 @@ class Engine:
                 raise
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        machinery = await anyio.to_thread.run_sync(_assemble, self.config, self._open_context)
+        machinery = await anyio.to_thread.run_sync(
+            _assemble, self.config, self._open_context, self._open_embedding_context
+        )
         stack.push_async_callback(self._close, machinery)
         archive = None if machinery.disk is None else Archive(machinery.disk)
         scheduler = self._make_scheduler(machinery, archive)
-        limit, aging = machinery.pool.limit, scheduler.rules.aging
-        intake = Intake(machinery.model, limit, self.levels, aging, self._clock, shift=machinery.shift)
-        self._running = _Parts(machinery, scheduler, intake)
+        limit, aging, orders = machinery.pool.limit, scheduler.rules.aging, itertools.count(1)
+        intake = Intake(machinery.model, limit, self.levels, aging, self._clock, shift=machinery.shift, orders=orders)
+        embeddings = Embeddings(machinery.embedders, scheduler, self.levels, self._clock, orders)
+        self._running = _Parts(machinery, scheduler, intake, embeddings, ServedModels(self.config, machinery))
         await stack.enter_async_context(self._scheduling(scheduler, archive))
         machinery.pool.start(scheduler.receive_from_lane)
 
@@ -361,8 +444,12 @@ class Engine:
         machinery.close()
 
     @contextlib.contextmanager
-    def _reserve(self, options: SubmitOptions, count: int = 1) -> Iterator[list[Slot[Request]]]:
+    def _reserve(
+        self, options: SubmitOptions | EmbedOptions, count: int = 1, *, embeds: bool = False
+    ) -> Iterator[list[Slot[Request]]]:
         """Reserve slots in the queue, all or none, and count whoever is turned away."""
+        if not embeds:
+            self._check_generates()
         self._check_ready()
         scheduler = self._parts().scheduler
         level = self.levels.parse(options.get("priority"))
@@ -396,6 +483,19 @@ class Engine:
         parts.scheduler.submit_all(requests, slots)
         return [RequestHandle(request, parts.scheduler.cancel, self._clock) for request in requests]
 
+    def _embeddings(self) -> Embeddings:
+        self._check_ready()
+        return self._parts().embeddings
+
+    def _generating_names(self) -> Sequence[str]:
+        generating = self.config.generating_model
+        return () if generating is None else generating.names
+
+    def _check_generates(self) -> None:
+        """Raise `WrongTaskError` if no model generates text."""
+        if self.config.generating_model is None:
+            raise WrongTaskError("generate", ())
+
     def _closed(self) -> bool:
         return self._state is EngineState.CLOSED
 
@@ -409,11 +509,13 @@ class Engine:
         return self._running
 
 
-def _assemble(config: EngineConfig, open_context: OpenContext | None) -> Machinery:
-    """Load the libraries that compute, and the model; blocks."""
+def _assemble(
+    config: EngineConfig, open_context: OpenContext | None, open_embedding_context: OpenEmbeddingContext | None
+) -> Machinery:
+    """Load the libraries that compute, and the models; blocks."""
     from llamalane.scheduler.assembly import assemble  # noqa: PLC0415  (numpy and others, which only a start needs)
 
-    return assemble(config, open_context)
+    return assemble(config, open_context, open_embedding_context)
 
 
 async def _idle(scheduler: Scheduler) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llamalane.ids import Level, RequestId
@@ -46,7 +48,7 @@ class Explanation:
 
 def explain_all(life: Lifecycle, rules: Rules, now: float) -> list[Explanation]:
     """Tell of all requests where they are and why: those that wait, in the order of their turns, then the others."""
-    waiting = [_explain(life, rules, request, now, position) for position, request in enumerate(life.queue.in_order())]
+    waiting = [_explain(life, rules, request, now, position) for request, position in _positions(life)]
     return [*waiting, *(_explain(life, rules, request, now, None) for request in life.roster)]
 
 
@@ -54,11 +56,19 @@ def explain(life: Lifecycle, rules: Rules, request_id: RequestId, now: float) ->
     """Tell where a request is and why; raises `KeyError` for one that neither waits nor runs."""
     request = life.queue.get(request_id)
     if request is not None:
-        return _explain(life, rules, request, now, life.queue.in_order().index(request))
+        return _explain(life, rules, request, now, dict(_positions(life))[request])
     for request in life.roster:
         if request.id == request_id:
             return _explain(life, rules, request, now, None)
     raise KeyError(request_id)
+
+
+def _positions(life: Lifecycle) -> Iterator[tuple[Request, int]]:
+    """Return who waits, each with how many go before it to lanes of the same model."""
+    before: Counter[str] = Counter()
+    for request in life.queue.in_order():
+        yield request, before[request.model]
+        before[request.model] += 1
 
 
 def _explain(life: Lifecycle, rules: Rules, request: Request, now: float, position: int | None) -> Explanation:
@@ -79,9 +89,9 @@ def _explain(life: Lifecycle, rules: Rules, request: Request, now: float, positi
 
 
 def _estimated_start(life: Lifecycle, request: Request, position: int, now: float) -> float | None:
-    if not any(lane.open for lane in life.roster.pool.lanes):
+    if not any(lane.open for lane in life.roster.pool.lanes_of(request.model)):
         return None  # until somebody resumes one
-    return life.waits.estimated_wait(position, request.level, now)
+    return life.waits_for(request.model).estimated_wait(position, request.level, now)
 
 
 def _on_a_lane(request: Request) -> str | None:
@@ -91,22 +101,23 @@ def _on_a_lane(request: Request) -> str | None:
 
 
 def _why_it_waits(life: Lifecycle, rules: Rules, request: Request, position: int) -> str:
-    pool = life.roster.pool
-    if not any(lane.serving for lane in pool.lanes):
+    pool, model = life.roster.pool, request.model
+    if not any(lane.serving for lane in pool.lanes_of(model)):
         return "no lane has a context just now"
-    if not any(lane.open for lane in pool.lanes):
+    if not any(lane.open for lane in pool.lanes_of(model)):
         return "every lane that has a context is paused"
     if position:
         return f"{position} more urgent or older requests, or other tenants' whose turn it is, go first"
-    if not pool.free:
+    free, running, admission = pool.free_on(model), life.roster.running_on(model), rules.admission_for(model)
+    if not free:
         return "all places are taken by requests as urgent, or that may not be displaced"
-    choice = rules.admission.choose(life.queue, pool.free, life.roster.running)
+    choice = admission.choose(life.queue.line(model), free, running)
     if choice is None or choice.open_to < request.level:
         return "the free places are reserved for more urgent requests"
     if choice.request is not request:
         return "the guaranteed share lets one go first that has waited longer"
     together = len(request.company)
-    open_to = rules.admission.open_to(pool.free - together + 1, life.roster.running)
+    open_to = admission.open_to(free - together + 1, running)
     if open_to is None or open_to < request.level:
         return "it starts together with the other choices of its prompt, and there are too few places for all"
     if life.roster.lane_for(request, by_share=choice.by_share) is not None:

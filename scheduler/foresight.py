@@ -27,7 +27,9 @@ class Foresight:
             return math.inf
         if request.admitted_at is not None:
             return request.deadline
-        return request.deadline - min(self._fewest_seconds(request, ledger) for ledger in self._roster.ledgers.values())
+        return request.deadline - min(
+            self._fewest_seconds(request, ledger) for ledger in self._roster.roles.ledgers_of(request)
+        )
 
     def tokens_wanted(self, request: Request) -> int:
         """Return what a request's tenant is charged until it is known better: without `max_tokens`, a likely output."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 from llamalane.clock import Clock
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler.delivery import Delivery
+from llamalane.scheduler.delivery import Delivery, Ending
 from llamalane.scheduler.events import EventKind
 from llamalane.scheduler.logprobs import OutputToken, PromptLogprobs
 from llamalane.scheduler.request import Request, RequestState
@@ -174,7 +174,8 @@ class _Pieces:
         return TextPiece(text, self._delivery.take_tokens_nowait())
 
 
-def _unwrap(outcome: Result | LlamalaneError) -> Result:
+def _unwrap(outcome: Ending) -> Result:
     if isinstance(outcome, LlamalaneError):
         raise outcome
+    assert isinstance(outcome, Result), "a handle is given out for requests that generate"
     return outcome

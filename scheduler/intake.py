@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
@@ -73,7 +74,8 @@ class SubmitOptions(TypedDict, total=False):
 class Intake:
     """Checks and prepares requests for `model`, whose sequences hold `limit` tokens.
 
-    `shift` lets requests get more than fit; those that do not say how many they want get what fits.
+    `shift` lets requests get more than fit; those that do not say how many they want get what fits. `orders` counts
+    submissions, perhaps together with others'.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Intake:
         clock: Clock,
         *,
         shift: ContextShift | None = None,
+        orders: Iterator[int] | None = None,
     ) -> None:
         self._model = model
         self._vocabulary = model.vocabulary
@@ -95,7 +98,7 @@ class Intake:
         self._shift = shift
         self._grammars = model.grammars
         self._compiler = anyio.CapacityLimiter(1)  # one that takes long holds up others like it, and nobody else
-        self._orders = 0
+        self._orders = itertools.count(1) if orders is None else orders
 
     @functools.cached_property
     def template(self) -> llama.ChatTemplate:
@@ -169,13 +172,12 @@ class Intake:
         sampling = options.get("sampling") or SamplingParameters()
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(32))
-        _check_types(options)
+        check_types(options)
         level = self._levels.parse(options.get("priority"))
         deadline = options.get("deadline")
         self._check_prompt(tokens)
         self._check_sampling(sampling)
-        if deadline is not None and not 0 < deadline < math.inf:
-            raise InvalidRequestError(f"deadline must be more than 0 seconds; got {deadline!r}", param="deadline")
+        check_deadline(deadline)
         choice = options.get("choice", 0)
         if not isinstance(choice, int) or not 0 <= choice <= MAX_CHOICE:
             raise InvalidRequestError(f"choice must be from 0 to {MAX_CHOICE}; got {choice!r}", param="choice")
@@ -183,7 +185,6 @@ class Intake:
         room = self._limit - len(tokens)
         wanted = room if sampling.max_tokens is None else sampling.max_tokens
         shift = self._shift if wanted > room else None
-        self._orders += 1
         detokenizer = self._detokenizer(options)
         stop_when = options.get("stop_when")
         speller = functools.partial(spell, self._vocabulary)
@@ -198,7 +199,7 @@ class Intake:
             choice=choice,
             arrival=now,
             key=self._aging.key(level, now),
-            order=self._orders,
+            order=next(self._orders),
             output=OutputText(detokenizer, sampling.stop, None if stop_when is None else stop_when()),
             deadline=None if deadline is None else now + deadline,
             deadline_after=deadline or 0.0,
@@ -275,8 +276,14 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def _check_types(options: SubmitOptions) -> None:
-    """Raise unless each option is of its type; a mistake would show far from here, or not at all."""
+def check_deadline(deadline: float | None) -> None:
+    """Raise `InvalidRequestError` unless a deadline is a time to come, or none."""
+    if deadline is not None and not 0 < deadline < math.inf:
+        raise InvalidRequestError(f"deadline must be more than 0 seconds; got {deadline!r}", param="deadline")
+
+
+def check_types(options: Mapping[str, object]) -> None:
+    """Raise `InvalidRequestError` unless each option is of its type: a mistake would show far from here, or never."""
     for name, types in _TYPES.items():
         value = options.get(name)
         if name in options and (not isinstance(value, types) or isinstance(value, bool)):

@@ -13,12 +13,14 @@ from llamalane.streams import PoolLane, StepReport
 class LaneRoles:
     """The roles of the lanes in `ledgers`, by `policy`; without one, every lane is for everything.
 
-    Roles count only while a lane other than those for prompts is left that new requests can come to.
+    Roles count only while a lane other than those for prompts is left that new requests can come to. Lanes that embed
+    have none: requests that want their model start there, and nowhere else.
     """
 
     def __init__(self, ledgers: Mapping[str, LaneLedger], policy: HandoverPolicy | None) -> None:
         self._ledgers = ledgers
-        self._lanes = [ledger.lane for ledger in ledgers.values()]
+        self._generating = [ledger for ledger in ledgers.values() if not ledger.lane.model]
+        self._lanes = [ledger.lane for ledger in self._generating]
         self._policy = policy
         self._disturbed: dict[str, bool] = {}
         """For each lane, whether a lane for prompts was computing some when its last step ended."""
@@ -34,10 +36,12 @@ class LaneRoles:
 
     def lanes_for(self, request: Request) -> Sequence[PoolLane]:
         """Return the lanes on which a waiting request may start, whether or not they have room for it."""
+        if request.model:
+            return [ledger.lane for ledger in self.ledgers_of(request)]
         homes = self._homes()
         if self._policy is None or not homes:
             return self._lanes
-        prefill = [ledger for ledger in self._ledgers.values() if self._takes_prompts(ledger)]
+        prefill = [ledger for ledger in self._generating if self._takes_prompts(ledger)]
         if not prefill or _has_to_be_home(request):
             return homes
         free = [lane for lane in homes if lane.free] or homes
@@ -48,6 +52,10 @@ class LaneRoles:
         if self._pays(self._policy, request, direct, prefill):
             return [ledger.lane for ledger in prefill]
         return direct
+
+    def ledgers_of(self, request: Request) -> Sequence[LaneLedger]:
+        """Return the books of all lanes of the model that a request wants."""
+        return [ledger for ledger in self._ledgers.values() if ledger.lane.model == request.model]
 
     def first_cells(self, request: Request, lane: PoolLane) -> int:
         """Return how many cells a request gets when it starts on a lane.
@@ -87,7 +95,7 @@ class LaneRoles:
     def _homes(self) -> list[PoolLane]:
         return [
             ledger.lane
-            for ledger in self._ledgers.values()
+            for ledger in self._generating
             if not (ledger.down or ledger.lane.withheld or self._is_for_prompts(ledger.lane))
         ]
 

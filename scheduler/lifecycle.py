@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llamalane.clock import Clock
 from llamalane.errors import (
@@ -21,20 +22,25 @@ from llamalane.scheduler.admission import Choice
 from llamalane.scheduler.config import SchedulerConfig
 from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.deadlines import Deadlines
+from llamalane.scheduler.delivery import Ending
+from llamalane.scheduler.embedding_request import EmbeddingRequest
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.foresight import Foresight
-from llamalane.scheduler.limits import TenantLimits
+from llamalane.scheduler.limits import TenantLimits, TenantPermit
 from llamalane.scheduler.measurements import Measurements
 from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.recorder import FlightRecorder
 from llamalane.scheduler.request import Request, RequestState
-from llamalane.scheduler.result import Result
+from llamalane.scheduler.returns import PromisedReturns
 from llamalane.scheduler.room import ParkReason
 from llamalane.scheduler.roster import Roster
 from llamalane.scheduler.rules import Rules, bounds_of, limit_of, limits_of, targets_of, weights_of
 from llamalane.scheduler.supersede import LatestRequests
 from llamalane.scheduler.waits import WaitPredictor
 from llamalane.streams import Copied, LaneFailed, Parked, Parking, PoolLane, RowOutput, StepReport, StreamPool
+
+if TYPE_CHECKING:
+    from llamalane.streams.llama import Vector
 
 MAX_RESTARTS = 3
 """A request under which its lane failed so often is given up: it may be the cause."""
@@ -47,13 +53,15 @@ class Lifecycle:
     def __init__(self, pool: StreamPool, rules: Rules, *, clock: Clock, observer: Observer | None) -> None:
         self.counters = Counters()
         self.measurements = Measurements(pool.limit)
-        self.waits = WaitPredictor()
+        self._returns = PromisedReturns()
+        self._waits = {lane.model: WaitPredictor(self._returns) for lane in pool.lanes}
         self.queue = WaitingQueue[Request](
             rules.bounds,
-            lambda level, slots: self.waits.retry_after(level, clock.now(), slots),
+            lambda level, slots: self.queue_waits.retry_after(level, clock.now(), slots),
             rules.weights,
             may_shed=_may_be_shed,
-            kept=lambda level: self.waits.returns.ask(level, clock.now()),
+            kept=lambda level: self._returns.ask(level, clock.now()),
+            line_of=lambda request: request.model,
         )
         self._targets = dict(rules.targets)
         self.roster = Roster(pool, rules.growth, self._targets, rules.stowage, rules.handover)
@@ -71,6 +79,15 @@ class Lifecycle:
         """Whether no request waits or holds anything, and no lane saves anything."""
         return not len(self.queue) and not any(self.roster) and self.roster.stowage.idle
 
+    @property
+    def queue_waits(self) -> WaitPredictor:
+        """What foretells when slots of the queue come free: as those leave it who are the most in it."""
+        return self._waits.get(self.queue.longest_line) or next(iter(self._waits.values()))
+
+    def waits_for(self, model: str) -> WaitPredictor:
+        """Return what foretells when places come free on the lanes of a model."""
+        return self._waits[model]
+
     def __iter__(self) -> Iterator[Request]:
         yield from self.queue
         yield from self.roster
@@ -82,12 +99,14 @@ class Lifecycle:
         now = self._clock.now()
         latest_starts = [self._check(request, now) for request in requests]
         wanted = [self._foresight.tokens_wanted(request) for request in requests]
-        self._limits.check(requests[0].tenant, wanted)
+        if not requests[0].model:  # else it was charged before, with all that comes after it
+            self._limits.check(requests[0].tenant, wanted)
         shed: dict[Request, None] = {}
         try:
             for request, slot, tokens in zip(requests, slots, wanted, strict=True):
                 self._supersede(request)
-                request.permit = self._limits.enter_nowait(request.tenant, tokens, now)
+                if not request.model:
+                    request.permit = self._limits.enter_nowait(request.tenant, tokens, now)
                 shed.update(dict.fromkeys(slot.fill(request)))
         except LlamalaneError:
             for request in requests:
@@ -97,18 +116,39 @@ class Lifecycle:
             raise
         for victim in shed:
             self.counters.rejected["shed"] += 1
-            self.end(victim, RequestShedError(self.waits.retry_after(victim.level, now)))
+            self.end(victim, RequestShedError(self.queue_waits.retry_after(victim.level, now)))
         for request, latest_start in zip(requests, latest_starts, strict=True):
             if request.gang is not None:
                 request.gang.join(request)
-            self.deadlines.watch(request, latest_start)
-            self.waits.observe_arrival(request.level, now)
-            self.tell(EventKind.ACCEPTED, request)
+            self._accept(request, latest_start)
+
+    def follow(self, request: Request) -> None:
+        """Let a request wait that comes for one which has ended, of the same client; the bounds do not apply."""
+        self.queue.requeue(request)
+        self._accept(request, self._foresight.latest_start(request))
+
+    def enter(self, tenant: str, tokens: int) -> TenantPermit:
+        """Charge a tenant for work of several requests, which have no permits of their own.
+
+        Raises `TenantLimitError`, or `InvalidRequestError` for more than a minute's tokens.
+        """
+        bound = self._limits.limit(tenant).tokens_per_minute
+        if bound is not None and tokens > bound:
+            raise InvalidRequestError(
+                f"the inputs have {tokens} tokens, and the tenant may use {bound} tokens a minute: send fewer at once",
+                param="input",
+            )
+        return self._limits.enter_nowait(tenant, tokens, self._clock.now())
+
+    def _accept(self, request: Request, latest_start: float) -> None:
+        self.deadlines.watch(request, latest_start)
+        self.waits_for(request.model).observe_arrival(request.level, self._clock.now())
+        self.tell(EventKind.ACCEPTED, request)
 
     def _check(self, request: Request, now: float) -> float:
         """Raise what keeps a request from waiting at all; returns the moment by which it must have started."""
-        if self.roster.down:
-            raise lane_down()
+        if self.roster.is_down(request.model):
+            raise lane_down(request.model)
         if request.id in self.queue or request.id in self.roster:
             raise InvalidRequestError(f"there is a request {request.id} already", param="request_id")
         latest_start = self._foresight.latest_start(request)
@@ -172,10 +212,10 @@ class Lifecycle:
                 self.counters.deadlines_missed["waiting" if request.admitted_at is None else "running"] += 1
                 self.end(request, DeadlineExceededError(request.deadline_after))
 
-    def end_all(self, error: LlamalaneError) -> None:
-        """End every request that has not ended, each with `error`."""
+    def end_all(self, error: LlamalaneError, model: str | None = None) -> None:
+        """End every request that has not ended, each with `error`; only those that want a model, if one is named."""
         for request in list(self):
-            if request.state in UNFINISHED:
+            if request.state in UNFINISHED and model in (None, request.model):
                 self.counters.failed += 1
                 self.end(request, error)
 
@@ -192,7 +232,7 @@ class Lifecycle:
         """Let a waiting request run on `lane`, which has room for it."""
         request, now = choice.request, self._clock.now()
         if not request.handed_over:  # else it was counted when it got its first place
-            self._rules.admission.admitted(choice)
+            self._rules.admission_for(request.model).admitted(choice)
             self._count_turn(choice)
         self.queue.remove(request)
         if request.saved is not None:
@@ -202,13 +242,14 @@ class Lifecycle:
         if request.gang is not None:
             request.gang.leave(request)
         self.roster.start(request, lane)
-        self.waits.observe_admission(request.id, request.level, now)
+        self.waits_for(request.model).observe_admission(request.id, request.level, now)
         if request.note_admission(now):
             self.counters.admitted += 1
             self.counters.prompt_tokens += len(request.tokens)
             self.counters.cached_tokens += request.cached
             self.measurements.at(request.level).note_admission(request, now)
-            self.queue.fairness.charge(request.level, request.tenant, prompt_tokens=len(request.tokens))
+            fairness = self.queue.line(request.model).fairness
+            fairness.charge(request.level, request.tenant, prompt_tokens=len(request.tokens))
         self.tell(EventKind.ADMITTED, request)
 
     def _count_turn(self, choice: Choice[Request]) -> None:
@@ -225,7 +266,7 @@ class Lifecycle:
         self.counters.reasons[reason.value] += 1
         if request.state is RequestState.RUNNING:
             self.measurements.at(request.level).parked += 1
-            self.waits.observe_release(request.id, self._clock.now(), finished=False)
+            self.waits_for(request.model).observe_release(request.id, self._clock.now(), finished=False)
         elif how is Parking.SWAP:  # until its cells are saved it cannot go on
             self.queue.remove(request)
 
@@ -277,13 +318,14 @@ class Lifecycle:
         now = self._clock.now()
         self.note(Event(now, EventKind.LANE_FAILED, lane=failure.lane))
         for request in self.roster.lose(failure):
-            self.waits.observe_release(request.id, now, finished=False)
+            self.waits_for(request.model).observe_release(request.id, now, finished=False)
             if request.state in UNFINISHED:
                 self._restart(request, failure.error)
             else:
                 request.move(RequestState.DONE)
-        if self.roster.down:
-            self.end_all(lane_down())
+        model = self.roster.ledgers[failure.lane].lane.model
+        if self.roster.is_down(model):
+            self.end_all(lane_down(model), model)
 
     def _on_parked(self, request: Request, parked: Parked) -> None:
         if not self._rules.costs.observe(parked):
@@ -311,12 +353,19 @@ class Lifecycle:
             if output.error is not None:
                 self.counters.failed += 1
                 self._conclude(request, output.error)
+            elif output.vector is not None:
+                self._on_vector(request, output.vector)
             else:
                 self._on_token(request, output)
         if output.ended:
             # A row that should have left went on past what the books know.
             exact = unfinished and output.error is None and not request.shifting
-            self._release(request, exact=exact, trimmed=False)
+            self._release(request, exact=exact, trimmed=bool(request.model))
+
+    def _on_vector(self, request: Request, vector: Vector) -> None:
+        assert isinstance(request, EmbeddingRequest)
+        self.counters.embedded += 1
+        self._conclude(request, request.embedding(vector, self._clock.now()))
 
     def _on_token(self, request: Request, output: RowOutput) -> None:
         now = self._clock.now()
@@ -332,7 +381,7 @@ class Lifecycle:
             request.lease.note_computed()
         if finish is None:
             if self.roster.roles.hands_over(request):
-                self.waits.observe_release(request.id, now, finished=False)
+                self.waits_for(request.model).observe_release(request.id, now, finished=False)
                 self.roster.hand_over(request)
             return
         self.counters.finished += 1
@@ -356,7 +405,7 @@ class Lifecycle:
         if request.state is RequestState.RUNNING or request.gives_way:
             request.restarts += 1
         request.handed_over = False
-        if request.restarts >= MAX_RESTARTS and not self.roster.down:
+        if request.restarts >= MAX_RESTARTS and not self.roster.is_down(request.model):
             self.counters.failed += 1
             request.move(RequestState.DONE)
             failed = RequestFailedError(f"its lane failed {request.restarts} times under request {request.id}: {error}")
@@ -378,10 +427,10 @@ class Lifecycle:
             self.end(older, SupersededError(older.id, request.id))
 
     def _release(self, request: Request, *, exact: bool = False, trimmed: bool = True) -> None:
-        self.waits.observe_release(request.id, self._clock.now())
+        self.waits_for(request.model).observe_release(request.id, self._clock.now())
         self.roster.release(request, exact=exact, trimmed=trimmed)
 
-    def _conclude(self, request: Request, outcome: Result | LlamalaneError) -> None:
+    def _conclude(self, request: Request, outcome: Ending) -> None:
         self._leave_books(request)
         request.delivery.close(outcome)
         self.tell(EventKind.ENDED, request)
@@ -414,11 +463,13 @@ class Lifecycle:
             self._observer(event)
 
 
-def lane_down() -> LaneDownError:
-    """Return the error of a scheduler without lanes."""
-    return LaneDownError("every lane has failed too often in a row; restart the engine")
+def lane_down(model: str = "") -> LaneDownError:
+    """Return the error of a scheduler without lanes for a model."""
+    lanes = f"every lane of the model {model!r}" if model else "every lane"
+    return LaneDownError(f"{lanes} has failed too often in a row; restart the engine")
 
 
 def _may_be_shed(request: Request) -> bool:
     """Return whether a waiting request can be turned out: who has begun to answer, or is sheltered, cannot."""
-    return request.first_token_at is None and not request.sheltered
+    begun = request.begun if isinstance(request, EmbeddingRequest) else request.first_token_at is not None
+    return not (begun or request.sheltered)

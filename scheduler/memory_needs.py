@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from llamalane.kvcache.budget import Layout, RegionPlan
 from llamalane.streams import Device
+
+if TYPE_CHECKING:
+    from llamalane.scheduler.embedding_plan import EmbeddingPlan
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ class DevicePlan:
         offloaded: which part of both is on the device: 1, unless only some layers go to a GPU.
         computing: what the lanes' steps work in, on the device.
         free: what is free before anything is loaded; None if nobody knows.
+        embedding: what models that embed or rerank take there, weights and lanes together.
     """
 
     name: str
@@ -62,11 +67,12 @@ class DevicePlan:
     offloaded: float
     computing: int
     free: int | None
+    embedding: int = 0
 
     @property
     def needed(self) -> int:
         """What is taken from the start."""
-        return round((self.weights + self.kv) * self.offloaded) + self.computing
+        return round((self.weights + self.kv) * self.offloaded) + self.computing + self.embedding
 
     @property
     def missing(self) -> int:
@@ -76,9 +82,10 @@ class DevicePlan:
     def summary(self) -> str:
         """Return one line of what is taken and what is free."""
         free = "unknown" if self.free is None else in_words(self.free)
+        embedding = f" + embedding {in_words(self.embedding)}" if self.embedding else ""
         return (
-            f"weights {in_words(self.weights)} + KV {in_words(self.kv)} + computing {in_words(self.computing)} = "
-            f"{in_words(self.needed)} on the {self.name}, where {free} is free"
+            f"weights {in_words(self.weights)} + KV {in_words(self.kv)} + computing {in_words(self.computing)}"
+            f"{embedding} = {in_words(self.needed)} on the {self.name}, where {free} is free"
         )
 
     def shortage(self) -> str:
@@ -87,6 +94,7 @@ class DevicePlan:
             f"{in_words(self.needed)} are needed and {in_words(self.free or 0)} are free on the {self.name}, "
             f"{in_words(self.missing)} too few: lower kv.budget (the KV cache takes {in_words(self.kv)}), or take a "
             f"smaller model (its weights take {in_words(self.weights)})"
+            + (f"; models that embed take {in_words(self.embedding)}" if self.embedding else "")
         )
 
 
@@ -97,10 +105,11 @@ class MemoryPlan:
     Attributes:
         device: what kind the devices are of.
         devices: each device that lanes compute on; of several, each has a copy of the weights.
-        lanes: all lanes, in their order.
+        lanes: all lanes that generate, in their order.
         cell: what one token takes.
         state: what a sequence takes beside its cells.
         swap: what parked requests may take of the host's memory, when there are any.
+        embedding: the models that embed or rerank, with their lanes.
     """
 
     device: Device
@@ -109,6 +118,7 @@ class MemoryPlan:
     cell: int
     state: int
     swap: int
+    embedding: tuple[EmbeddingPlan, ...] = ()
 
     @property
     def name(self) -> str:
@@ -169,6 +179,16 @@ class MemoryPlan:
                 lane.region.sequences,
                 lane.region.places,
                 lane.region.limit,
+            )
+        for plan in self.embedding:
+            logger.info(
+                "model %s: %s, %s, up to %d tokens each, %d in a step, on lanes %s",
+                plan.name,
+                plan.task,
+                plan.pooling.value,
+                plan.limit,
+                plan.step_tokens,
+                ", ".join(lane.name for lane in plan.lanes),
             )
         for shortage in self.shortages():
             logger.warning("%s", shortage)

@@ -21,7 +21,7 @@ from llamalane.kvcache.budget import (
     parse_amount,
 )
 from llamalane.kvcache.cell_size import CellShape
-from llamalane.scheduler.config import EngineConfig, LaneConfig
+from llamalane.scheduler.config import EngineConfig, LaneConfig, ModelConfig
 from llamalane.scheduler.memory_needs import DevicePlan, LanePlan, MemoryPlan, in_words
 from llamalane.streams import Device
 from llamalane.streams.llama import ContextOptions, Model
@@ -49,19 +49,21 @@ class Site:
         lanes: the names of the lanes that will be there.
         model: the model, without weights, as it will be there.
         free: how many bytes are free; None if nobody knows.
+        taken: how many of them models that embed will take.
     """
 
     name: str
     lanes: tuple[str, ...]
     model: Model
     free: int | None
+    taken: int = 0
 
     def left(self, offloaded: float) -> float | None:
         """Return how many bytes weights leave of which that part is on the device; None if nobody knows."""
         if self.free is None or not offloaded:
             return None
         # Where only some layers are on the device, so is that part of the cells.
-        return max(self.free - self.model.bytes * offloaded, 0) / offloaded
+        return max(self.free - self.taken - self.model.bytes * offloaded, 0) / offloaded
 
 
 def choose_layout(wanted: str, device: Device, part: int) -> Layout:
@@ -83,7 +85,7 @@ def plan_memory(config: EngineConfig, device: Device, sites: Sequence[Site], opt
     model = sites[0].model
     shape = shape_of(model)
     price = _Price(shape.bytes_per_cell(config.kv.key_type, config.kv.value_type), shape.state)
-    offloaded = _offloaded(config, model, device)
+    offloaded = part_on_device(config.models[0], model, device)
     regions = _regions(config, price, sites, offloaded, device)
     measure = functools.cache(measure_context)  # lanes that are alike take as much
     lanes: dict[str, LanePlan] = {}
@@ -104,6 +106,7 @@ def plan_memory(config: EngineConfig, device: Device, sites: Sequence[Site], opt
                 offloaded=offloaded,
                 computing=sum(lane.computing for lane in there),
                 free=site.free,
+                embedding=site.taken,
             )
         )
     return MemoryPlan(
@@ -164,8 +167,9 @@ def _measurable(options: ContextOptions, state: int) -> ContextOptions:
     return replace(options, cells=CELLS_MULTIPLE, sequences=1)
 
 
-def _offloaded(config: EngineConfig, model: Model, device: Device) -> float:
-    layers = config.models[0].gpu_layers
+def part_on_device(entry: ModelConfig, model: Model, device: Device) -> float:
+    """Return which part of a model is on the device: 1, unless only some layers go to a GPU."""
+    layers = entry.gpu_layers
     every = model.layers + 1  # the output counts as one
     return 1.0 if device is Device.CPU or layers < 0 else min(layers, every) / every
 

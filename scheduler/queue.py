@@ -13,6 +13,7 @@ from llamalane.ids import Level, RequestId
 from llamalane.scheduler.fairness import Fairness, Weights
 from llamalane.scheduler.level_queue import Head, LevelQueue, W, age
 from llamalane.scheduler.priority import LEVELS
+from llamalane.scheduler.waiting_line import WaitingLine
 
 MOST_KEPT = 0.5
 """So much of a queue is kept, at most, for those who were turned away and told to come back."""
@@ -45,7 +46,9 @@ class WaitingQueue(Generic[W]):
     how many seconds it should come back; `weights` says how
     much of the service each tenant should get; `may_shed` tells who can be turned
     out, and of those at a level the last who came is; `kept` is asked once for each request that comes, by its level,
-    and tells how many slots are kept from it for those who were told to come back.
+    and tells how many slots are kept from it for those who were told to come back. Those who want lanes of different
+    kinds stand in different lines, as `line_of` names them: nobody waits behind one who wants other lanes, and the
+    bounds hold for all together.
     """
 
     def __init__(
@@ -55,17 +58,18 @@ class WaitingQueue(Generic[W]):
         weights: Weights | None = None,
         may_shed: Callable[[W], bool] = lambda _: True,
         kept: Callable[[Level], int] = lambda _: 0,
+        line_of: Callable[[W], str] = lambda _: "",
     ) -> None:
         self.bounds = bounds
         self.tokens = 0
         """Prompt tokens waiting."""
-        self.fairness = Fairness(weights)
-        """Whose turn it is; whoever admits and runs requests charges it."""
+        self._weights = weights or Weights()
+        self._lines: dict[str, WaitingLine[W]] = {"": WaitingLine(self._weights)}
+        self._line_of = line_of
         self._retry_after = retry_after
         self._may_shed = may_shed
         self._kept = kept
         self._requests: dict[RequestId, W] = {}
-        self._levels: dict[Level, LevelQueue[W]] = {level: LevelQueue(self.fairness.at(level)) for level in LEVELS}
         self._slots = 0
 
     def __len__(self) -> int:
@@ -80,8 +84,25 @@ class WaitingQueue(Generic[W]):
 
     @property
     def sizes(self) -> Mapping[Level, int]:
-        """How many requests wait at each level."""
-        return {level: len(queue) for level, queue in self._levels.items()}
+        """How many requests wait at each level, in all lines."""
+        return {level: self._size(level) for level in LEVELS}
+
+    @property
+    def fairness(self) -> Fairness:
+        """Whose turn it is in the first line; all lines have the same weights."""
+        return self._lines[""].fairness
+
+    def line(self, name: str) -> WaitingLine[W]:
+        """Return the line of that name, perhaps an empty one."""
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = WaitingLine(self._weights)
+        return line
+
+    @property
+    def longest_line(self) -> str:
+        """The name of the line in which most requests wait."""
+        return max(self._lines, key=lambda name: len(self._lines[name]))
 
     def get(self, request: RequestId) -> W | None:
         """Return the waiting request of that id, None when it does not wait; O(1)."""
@@ -104,23 +125,26 @@ class WaitingQueue(Generic[W]):
             raise QueueFullError(self._retry_after(level, together), reason="requests", limit=limit)
         return Slot(self)
 
+    def has_spare(self, level: Level) -> bool:
+        """Return whether it is so empty that whoever was let in at a level may have further requests wait."""
+        share = 1 - MOST_KEPT
+        few = len(self) + self._slots < share * self._open_to(level)
+        return few and self.tokens < share * self.bounds.tokens
+
     def requeue(self, request: W) -> None:
         """Put back a request that was admitted before, to its old place; the bounds do not apply."""
         self.tokens += request.prompt_tokens
         self._requests[request.id] = request
-        self._levels[request.level].push(request)
+        self._level_of(request).push(request)
 
     def heads(self) -> Iterator[Head[W]]:
-        """Return the head of each level that has one."""
-        for queue in self._levels.values():
-            head = queue.head()
-            if head is not None:
-                yield head
+        """Return the head of each level of the first line that has one."""
+        return self._lines[""].heads()
 
     def remove(self, request: W) -> None:
         """Take a waiting request out; O(log n), amortized."""
         del self._requests[request.id]
-        self._levels[request.level].remove(request)
+        self._level_of(request).remove(request)
         self.tokens -= request.prompt_tokens
 
     def in_order(self) -> list[W]:
@@ -129,7 +153,7 @@ class WaitingQueue(Generic[W]):
         It looks at urgency and at today's counters alone: not at the guaranteed share, at reserved places, or at
         what the counters grow by. O(n log n): for whoever asks why, not for scheduling.
         """
-        levels = [queue.in_order() for queue in self._levels.values()]
+        levels = [queue.in_order() for line in self._lines.values() for queue in line.levels.values()]
         # A level's key is that of its oldest request, which may come after others of its level.
         oldest = [list(accumulate(map(age, reversed(level)), min))[::-1] for level in levels]
         places = [0] * len(levels)
@@ -139,6 +163,13 @@ class WaitingQueue(Generic[W]):
             order.append(levels[first][places[first]])
             places[first] += 1
         return order
+
+    def _level_of(self, request: W) -> LevelQueue[W]:
+        return self.line(self._line_of(request)).levels[request.level]
+
+    def _size(self, level: Level) -> int:
+        """Return how many requests wait at a level."""
+        return sum(len(line.levels[level]) for line in self._lines.values())
 
     def _full(self, level: Level, *, lacks_slot: bool) -> QueueFullError:
         if lacks_slot:
@@ -162,21 +193,20 @@ class WaitingQueue(Generic[W]):
 
     def _open_to(self, level: Level) -> int:
         """Return how many requests may wait, those kept for better levels left out."""
-        kept = sum(
-            max(0, count - len(self._levels[better])) for better, count in self.bounds.reserve.items() if better < level
-        )
-        return self.bounds.requests - kept
+        better = [(other, count) for other, count in self.bounds.reserve.items() if other < level]
+        return self.bounds.requests - sum(max(0, count - self._size(other)) for other, count in better)
 
     def _to_shed(self, level: Level) -> int:
         """Return how many waiting requests might be turned out for one of `level`."""
-        return sum(len(self._levels[worse]) for worse in LEVELS if worse > level) if self.bounds.shed else 0
+        return sum(self._size(worse) for worse in LEVELS if worse > level) if self.bounds.shed else 0
 
     def _victims(self, level: Level) -> Iterator[W]:
         """Go through those who can be turned out for a request of `level`, in the order in which they are."""
         for worse in reversed(LEVELS):
             if worse > level and self.bounds.shed:
                 # Those who came back stand last there, but did not come last.
-                newest_first = sorted(self._levels[worse], key=age, reverse=True)
+                waiting = [request for line in self._lines.values() for request in line.levels[worse]]
+                newest_first = sorted(waiting, key=age, reverse=True)
                 yield from filter(self._may_shed, newest_first)
 
 

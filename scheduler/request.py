@@ -84,6 +84,7 @@ class Request:
         gang: the requests that start together with it.
         permit: what its tenant is charged for it.
         first_token_at, last_token_at: when it got its first token, and the last one so far.
+        model: the name of the model that embeds it; empty where text is generated.
         events: what happened to it, and when.
         gives_way: whether it ran when its lane was told to park it; else it was paused.
         handed_over: whether it is on its way from a lane for prompts to another one, being parked for that or waiting.
@@ -126,6 +127,7 @@ class Request:
     supersede: str | None = None
     gang: Gang[Request] | None = None
     permit: TenantPermit | None = None
+    model: str = ""
     events: list[tuple[EventKind, float]] = field(default_factory=list)
     gives_way: bool = False
     handed_over: bool = False

@@ -8,7 +8,7 @@ from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId, SequenceId
 from llamalane.scheduler.events import EventKind
 from llamalane.scheduler.request import Request, RequestState
-from llamalane.scheduler.result import Result
+from llamalane.scheduler.result import EmbeddingResult, Result
 from llamalane.streams import FinishReason
 
 Outcome = FinishReason | type[LlamalaneError]
@@ -79,4 +79,6 @@ def _outcome(request: Request) -> Outcome | None:
     outcome = request.delivery.outcome
     if outcome is None:
         return None
+    if isinstance(outcome, EmbeddingResult):
+        return FinishReason.STOP
     return outcome.finish_reason if isinstance(outcome, Result) else type(outcome)

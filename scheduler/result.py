@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.logprobs import OutputToken, PromptLogprobs
 from llamalane.streams import FinishReason
+
+if TYPE_CHECKING:
+    from llamalane.streams.llama import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,26 @@ class Timings:
     lane: str
     restarts: int
     parks: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbeddingResult:
+    """A text's vector, or the scores of a query and a document.
+
+    Attributes:
+        vector: float32, shape (numbers,), as the model gives it.
+        prompt_tokens: the length of what was computed.
+        wait, total: seconds until it was admitted to a lane, and until its end, both from its submission.
+        lane: the lane that computed it.
+    """
+
+    id: RequestId
+    vector: Vector
+    prompt_tokens: int
+    wait: float
+    total: float
+    lane: str
+    level: Level
 
 
 @dataclass(frozen=True, slots=True)

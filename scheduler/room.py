@@ -143,7 +143,9 @@ class RoomMaker:
 
     def _park(self, victim: Request, reason: ParkReason, *, can_pause: bool) -> None:
         ledger = self._roster.ledger(victim)
-        how = self._costs.choose(victim.length, ledger.model.token_seconds, can_pause=can_pause)
+        how = Parking.RECOMPUTE  # of a text that is embedded nothing stays between steps
+        if not victim.model:
+            how = self._costs.choose(victim.length, ledger.model.token_seconds, can_pause=can_pause)
         self._parked(victim, how, reason)
         self._roster.park(victim, how)
 

@@ -32,7 +32,8 @@ class Roster:
         self.ledgers = {lane.name: LaneLedger(lane, targets) for lane in pool.lanes}
         self.roles = LaneRoles(self.ledgers, handover)
         self._growth = growth
-        self._running: Counter[Level] = Counter()
+        self._running: dict[str, Counter[Level]] = {lane.model: Counter() for lane in pool.lanes}
+        """How many requests of each level hold a place on the lanes of each model."""
         self._paused: dict[RequestId, Request] = {}
         self._handed_over: dict[RequestId, Request] = {}
 
@@ -52,12 +53,23 @@ class Roster:
     @property
     def running(self) -> Mapping[Level, int]:
         """How many requests of each level hold a place."""
-        return self._running
+        total: Counter[Level] = Counter()
+        for counts in self._running.values():
+            total.update(counts)
+        return total
+
+    def running_on(self, model: str) -> Mapping[Level, int]:
+        """How many requests of each level hold a place on the lanes of a model."""
+        return self._running[model]
 
     @property
     def down(self) -> bool:
         """Whether every lane has given up."""
         return all(ledger.down for ledger in self.ledgers.values())
+
+    def is_down(self, model: str) -> bool:
+        """Return whether every lane of a model has given up."""
+        return all(ledger.down for ledger in self.ledgers.values() if ledger.lane.model == model)
 
     @property
     def next_handed_over(self) -> Request | None:
@@ -112,13 +124,13 @@ class Roster:
         self.stowage.carry_out(ledger, request.lease.changes)
         request.lane = lane.name
         request.move(RequestState.RUNNING)
-        self._running[request.level] += 1
+        self._count(request, 1)
         ledger.running[request.id] = request
         ledger.edit(request.join())
 
     def _acquire(self, request: Request, ledger: LaneLedger, cells: int) -> None:
         """Lease a place on a lane, after what is kept of the prompt elsewhere has been put back there."""
-        if request.saved is None:
+        if request.saved is None and not request.model:
             self.stowage.bring_back(request, ledger, cells)
         tokens = _tokens_to_find(request)
         lease = self.pool.acquire_nowait(tokens, cells=cells, scope=request.scope, lane=ledger.lane)
@@ -141,8 +153,8 @@ class Roster:
         """Give a request that holds a place or cells another level and key, and tell its lane."""
         ledger = self.ledger(request)
         if request.id in ledger.running:
-            self._running[request.level] -= 1
-            self._running[level] += 1
+            self._count(request, -1)
+            self._running[request.model][level] += 1
             ledger.edit(Rank(request.id, level, (*key, request.order)))
         request.level, request.key = level, key
 
@@ -153,7 +165,7 @@ class Roster:
         ledger.edit(Park(request.id, request.lease.sequence, how))
         request.gives_way = ledger.running.pop(request.id, None) is not None
         if request.gives_way:
-            self._running[request.level] -= 1
+            self._count(request, -1)
         self._paused.pop(request.id, None)
         ledger.parking[request.id] = request
         if how is Parking.PAUSE:
@@ -236,7 +248,7 @@ class Roster:
             return True
         if not (by_share or request.sheltered) and not ledger.admits(request.level):
             return False
-        if self.roles.prefills(lane):  # nobody grows there
+        if request.model or self.roles.prefills(lane):  # nobody grows there
             return True
         others = [one for one in request.company if one is not request]
         rows = [*map(_row, ledger.running.values()), *(_row(one, _beside(one, lane)) for one in others)]
@@ -268,7 +280,10 @@ class Roster:
         assert request.lease is not None
         self.stowage.carry_out(self.ledger(request), request.lease.release(kept))
         request.lease = None
-        self._running[request.level] -= 1
+        self._count(request, -1)
+
+    def _count(self, request: Request, change: int) -> None:
+        self._running[request.model][request.level] += change
 
 
 def cells_needed(company: Sequence[Request], lane: PoolLane) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llamalane.ids import Level
 from llamalane.scheduler.admission import AdmissionPolicy
@@ -40,6 +40,7 @@ class Rules:
         limits: what each tenant may have under way, `default_limit` for those that are not named.
         weights: how much of the service each tenant should get.
         handover: which prompts are computed on another lane than their outputs; None where lanes have no roles.
+        embedding_admission: who gets the next free place of each model that embeds, by its name.
     """
 
     aging: Aging
@@ -55,6 +56,11 @@ class Rules:
     default_limit: TenantLimit
     weights: Weights
     handover: HandoverPolicy | None = None
+    embedding_admission: Mapping[str, AdmissionPolicy] = field(default_factory=dict)
+
+    def admission_for(self, model: str) -> AdmissionPolicy:
+        """Return who gets the next free place on the lanes of a model."""
+        return self.embedding_admission[model] if model else self.admission
 
 
 def rules_of(config: EngineConfig, *, can_swap: bool = True, archive: Archive | None = None) -> Rules:
@@ -79,6 +85,9 @@ def rules_of(config: EngineConfig, *, can_swap: bool = True, archive: Archive | 
         default_limit=limit_of(settings.other_tenants),
         weights=weights_of(settings),
         handover=_handover_of(config, costs),
+        embedding_admission={
+            model.names[0]: AdmissionPolicy(settings.guaranteed_share, {}) for model in config.embedding_models
+        },
     )
 
 

@@ -21,6 +21,7 @@ from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation, explain, explain_all
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.lifecycle import Lifecycle
+from llamalane.scheduler.limits import TenantPermit
 from llamalane.scheduler.live_view import LiveView
 from llamalane.scheduler.measurements import Measurements
 from llamalane.scheduler.queue import Slot, WaitingQueue
@@ -39,6 +40,8 @@ class Scheduler:
         self._life = Lifecycle(pool, rules, clock=clock, observer=observer)
         self.view = LiveView(self._life, clock)
         self._roster = self._life.roster
+        self._models = tuple(dict.fromkeys(lane.model for lane in pool.lanes))
+        """Whose lanes there are: each model's requests wait in a line of their own."""
         self._room = RoomMaker(self._roster, rules.displacement, rules.costs, self._life.note_parking)
         self._clock = clock
         self._messages: deque[LaneMessage] = deque()
@@ -94,7 +97,7 @@ class Scheduler:
     def most_choices(self) -> int:
         """How many requests can start together on one lane, whatever their level."""
         reserved = self.rules.admission.reserved
-        return max(1, max(lane.region.places for lane in self._roster.roles.homes) - reserved)
+        return max(1, max((lane.region.places for lane in self._roster.roles.homes), default=0) - reserved)
 
     def can_start_together(self, requests: Sequence[Request]) -> bool:
         """Return whether some lane has KV cells for all of these requests at once, if nothing else ran there."""
@@ -153,6 +156,15 @@ class Scheduler:
         self._life.reload(settings)
         self._wake()
 
+    def follow(self, request: Request) -> None:
+        """Let a request wait that comes for one which has ended, of the same client; the bounds do not apply."""
+        self._life.follow(request)
+        self._wake()
+
+    def enter(self, tenant: str, tokens: int) -> TenantPermit:
+        """Charge a tenant for work of several requests; raises what `Lifecycle.enter` raises."""
+        return self._life.enter(tenant, tokens)
+
     def end_all(self, error: LlamalaneError) -> None:
         """End every request that has not ended, each with `error`."""
         self._life.end_all(error)
@@ -205,35 +217,37 @@ class Scheduler:
         for ledger in self.ledgers.values():
             if ledger.running:
                 self._room.feed(ledger)
-        while (admission := self._next()) is not None:
-            choice, lane = admission
-            for request in choice.request.company:
-                self._life.admit(replace(choice, request=request), lane)
+        for model in self._models:
+            while (admission := self._next(model)) is not None:
+                choice, lane = admission
+                for request in choice.request.company:
+                    self._life.admit(replace(choice, request=request), lane)
         if self.queue.nearly_full:  # so that whoever is turned away need not wait for it
-            self._life.waits.refresh(self._clock.now())
+            self._life.queue_waits.refresh(self._clock.now())
         self._tell_idle()
 
-    def _next(self) -> tuple[Choice[Request], PoolLane] | None:
-        """Return who starts next, and where: on a free place, or else in the room of somebody less urgent."""
-        for choice in self._choices():
+    def _next(self, model: str) -> tuple[Choice[Request], PoolLane] | None:
+        """Return who starts next on a model's lanes, and where: on a free place, or in the room of one less urgent."""
+        for choice in self._choices(model):
             if self._has_places(choice.request):
                 lane = self._room.find_room(choice.request, by_share=choice.by_share)
                 if lane is not None:
                     return choice, lane
-        urgent = self.rules.admission.most_urgent(self.queue)
+        urgent = self.rules.admission_for(model).most_urgent(self.queue.line(model))
         if urgent is not None:
-            lane = self._room.make_room(urgent.request, self._open_places(urgent.request.level))
+            lane = self._room.make_room(urgent.request, self._open_places(urgent.request))
             if lane is not None:
                 return urgent, lane
         return None
 
-    def _choices(self) -> list[Choice[Request]]:
+    def _choices(self, model: str) -> list[Choice[Request]]:
         """Return who may start on a free place: whom admission chooses, and the first of those who were handed over.
 
         These were admitted before: they wait behind nobody who came later or is less urgent, and are not counted again.
         """
-        choice = self.rules.admission.choose(self.queue, self.pool.free, self.running)
-        returning = self._roster.next_handed_over
+        admission, free = self.rules.admission_for(model), self.pool.free_on(model)
+        choice = admission.choose(self.queue.line(model), free, self._roster.running_on(model))
+        returning = None if model else self._roster.next_handed_over
         if choice is None or returning is None or returning.level > choice.open_to:
             return [] if choice is None else [choice]
         if choice.request.handed_over:
@@ -244,17 +258,18 @@ class Scheduler:
 
     def _has_places(self, request: Request) -> bool:
         """Return whether so many places are free for a request's level as start together."""
-        return request.gang is None or len(request.company) <= self._open_places(request.level)
+        return request.gang is None or len(request.company) <= self._open_places(request)
 
-    def _open_places(self, level: Level) -> int:
-        """Return how many free places requests of `level` may take, one after the other."""
-        free = self.pool.free
+    def _open_places(self, request: Request) -> int:
+        """Return how many free places requests like this one may take, one after the other."""
+        admission, running = self.rules.admission_for(request.model), self._roster.running_on(request.model)
+        free = most = self.pool.free_on(request.model)
         while free:
-            open_to = self.rules.admission.open_to(free, self.running)
-            if open_to is None or open_to < level:
+            open_to = admission.open_to(free, running)
+            if open_to is None or open_to < request.level:
                 break
             free -= 1
-        return self.pool.free - free
+        return most - free
 
     def _tell_idle(self) -> None:
         if self._waiting_for_idle and self.idle:
@@ -268,7 +283,7 @@ class Scheduler:
         now = self._clock.now()
         for ledger in self.ledgers.values():
             step = ledger.step_to_abandon(now, self.rules.abort_after)
-            plan = ledger.next_plan(now, successors=len(self.queue) > 0)
+            plan = ledger.next_plan(now, successors=len(self.queue.line(ledger.lane.model)) > 0)
             if plan is not None:
                 ledger.lane.backend.post(plan)
             if step is not None:

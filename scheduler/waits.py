@@ -51,14 +51,14 @@ class WaitPredictor:
     a waiting request gets a place.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, returns: PromisedReturns | None = None) -> None:
         self._services: LevelQuantiles[float] = LevelQuantiles(_WINDOW, ENOUGH)
         self._running: dict[RequestId, tuple[Level, float]] = {}
         """The level of each request that has a place, and since when it has it."""
         self._arrivals = {level: _Arrivals() for level in LEVELS}
         """For each level, the arrivals at that level or a better one."""
-        self.returns = PromisedReturns()
-        """Those who were turned away."""
+        self.returns = returns or PromisedReturns()
+        """Those who were turned away, of all who share the queue."""
         self._forecast: _Forecast | None = None
         self._changed = False
         """Whether places were taken or left since the forecast."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +11,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llamalane.errors import ContextError, LlamalaneError, RequestFailedError, StepAbandonedError
+from llamalane.errors import LlamalaneError, RequestFailedError, StepAbandonedError
 from llamalane.ids import StepNumber
-from llamalane.streams.brake import Brake
 from llamalane.streams.cells import MovableCells
 from llamalane.streams.gate import Gate
+from llamalane.streams.lane_thread import LaneContext, LaneThread
 from llamalane.streams.llama.abilities import Abilities
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.candidates import Candidates
@@ -33,29 +31,19 @@ from llamalane.streams.shift import ContextShift
 from llamalane.streams.steps import (
     FinishReason,
     Join,
-    LaneFailed,
-    LaneMessage,
-    LaneReady,
     PromptScores,
-    Receiver,
     RowOutput,
-    StepPlan,
     StepReport,
     StepTimes,
 )
 from llamalane.streams.stream import Stream
-
-logger = logging.getLogger(__name__)
-
-MAX_FAILURES = 3
-"""After so many failures in a row, with no step finished between them, a lane gives up."""
 
 HANDOVER = 0.002
 """So many seconds at most does a lane wait for the successor of a row that has ended; a step without it would cost
 more. It never waits for long: whoever plans may be busy."""
 
 
-class StepContext(MovableCells, Protocol):
+class StepContext(MovableCells, LaneContext, Protocol):
     """What a lane asks of its context; `llamalane.streams.llama.Context` is one."""
 
     def probe(self) -> Abilities:  # noqa: D102
@@ -67,14 +55,8 @@ class StepContext(MovableCells, Protocol):
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:  # noqa: D102
         ...
 
-    def interrupt(self, on: bool) -> None:  # noqa: D102
-        ...
 
-    def close(self) -> None:  # noqa: D102
-        ...
-
-
-class Lane:
+class Lane(LaneThread[StepContext]):
     """Runs steps on its own thread, without ever waiting for whoever plans them.
 
     `open_context` makes the lane's context, on the lane's thread; it is called again after the context has failed.
@@ -101,11 +83,8 @@ class Lane:
         shift: ContextShift | None = None,
         output_rows: int = 0,
     ) -> None:
-        self.stream = stream
-        self.name = stream.options.name
         self.max_step_tokens = max_step_tokens
         self._vocabulary = vocabulary
-        self._open_context = open_context
         self._limit = limit
         self._gate = gate
         self._mailbox = Mailbox()
@@ -113,73 +92,20 @@ class Lane:
         self._batch = Batch(max_step_tokens)
         self._candidates = Candidates(vocabulary.size)
         # Its one thread begins with the first grammar.
-        self._helper = ThreadPoolExecutor(1, thread_name_prefix=f"llamalane-{self.name}-grammar")
-        self._epoch = 0
-        self._step = 0
-        self._failures = 0
-        self._step_end: float | None = None
-        self._opened = threading.Event()
-        self._started = threading.Event()
-        self._open_error: BaseException | None = None
-        self._receiver: Receiver | None = None
-        self._thread = threading.Thread(target=self._main, name=f"llamalane-{self.name}", daemon=True)
-        self._thread.start()
-        self._opened.wait()
-        if self._open_error is not None:
-            self._thread.join()
-            raise self._open_error
-        self._brake = Brake(works=can_abandon and self.abilities.abandon)
+        self._helper = ThreadPoolExecutor(1, thread_name_prefix=f"llamalane-{stream.options.name}-grammar")
+        super().__init__(stream, open_context, gate=gate, can_abandon=can_abandon)
 
-    def start(self, receiver: Receiver) -> None:
-        """Begin to carry out plans, sending each message to `receiver`."""
-        self._receiver = receiver
-        self._started.set()
+    def _try_out(self, context: StepContext) -> None:
+        self.abilities = context.probe()
 
-    def post(self, plan: StepPlan) -> None:
-        """Lay `plan` into the mailbox, in place of one that was not taken yet."""
-        self._mailbox.post(plan)
+    def _can_abandon(self) -> bool:
+        return self.abilities.abandon
 
-    def abandon(self, step: StepNumber) -> None:
-        """Break off that step if it is under way and can be; its rows stay where they were before it."""
-        self._brake.pull(step)
+    def _drop_rows(self) -> None:
+        self._rows.clear()
 
-    def close(self) -> None:
-        """End after the step under way, and free the context. Blocks until that is done."""
-        self._mailbox.close()
-        self._started.set()
-        self._thread.join()
-
-    def _main(self) -> None:
-        try:
-            self.stream.enter()
-            context = self._open()
-        except BaseException as error:
-            self._open_error = error
-            return
-        finally:
-            self._opened.set()
-        self._started.wait()
-        alive: StepContext | None = context
-        while alive is not None and not self._mailbox.closed:
-            try:
-                self._run(alive)
-            except Exception as error:  # whatever it was, the requests must hear of it
-                alive = self._recover(alive, error)
-        if alive is not None:
-            self._free(alive)
+    def _finish(self) -> None:
         self._helper.shutdown()
-
-    def _open(self) -> StepContext:
-        """Open a context, and find out what it can do, which warms it up too."""
-        with self._gate.exclusive():
-            context = self._open_context()
-        try:
-            with self._gate.shared():
-                self.abilities = context.probe()
-        except BaseException:
-            self._free(context)
-            raise
-        return context
 
     def _run(self, context: StepContext) -> None:
         """Carry out plans and steps until the mailbox is closed."""
@@ -307,39 +233,6 @@ class Lane:
         self._rows.retire(row, context)
         return RowOutput(row.join.request, -1, error=error)
 
-    def _recover(self, context: StepContext, error: Exception) -> StepContext | None:
-        """Tell of the failure and build a new context; None when the lane gives up."""
-        while True:
-            self._failures += 1
-            self._epoch += 1
-            down = self._failures >= MAX_FAILURES
-            logger.error(
-                "lane %s failed (%d in a row)%s: %s",
-                self.name,
-                self._failures,
-                "; it is out" if down else "; its context is built anew",
-                error,
-                exc_info=not isinstance(error, LlamalaneError),
-            )
-            self._rows.clear()
-            self._step_end = None
-            self._free(context)
-            self._say(LaneFailed(self.name, self._epoch, _as_ours(error), down))
-            if down:
-                return None
-            try:
-                context = self._open()
-            except Exception as next_error:
-                error = next_error
-                continue
-            self._say(LaneReady(self.name))
-            return context
-
-    def _free(self, context: StepContext) -> None:
-        self._rows.clear()
-        with self._gate.exclusive():
-            context.close()
-
     def _make_sampler(self, join: Join) -> Sampler:
         return Sampler(
             self._vocabulary,
@@ -349,14 +242,3 @@ class Lane:
             window=self._limit,
             follower=None if join.following is None else Follower(join.following, self._helper),
         )
-
-    def _say(self, message: LaneMessage) -> None:
-        assert self._receiver is not None
-        self._receiver(message)
-
-    def __repr__(self) -> str:
-        return f"<Lane {self.name!r} on {self.stream!r}>"
-
-
-def _as_ours(error: Exception) -> LlamalaneError:
-    return error if isinstance(error, LlamalaneError) else ContextError(f"{type(error).__name__}: {error}")

@@ -170,6 +170,11 @@ class PoolLane:
         return self.stream.options.name
 
     @property
+    def model(self) -> str:
+        """The name of the model that embeds there; empty for the one that generates."""
+        return self.stream.options.model
+
+    @property
     def open(self) -> bool:
         """Whether its places are lent: it has a context, and they are not withheld."""
         return self.serving and not self.withheld

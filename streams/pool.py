@@ -42,6 +42,10 @@ class StreamPool:
         """How many places can be leased now."""
         return self._semaphore.value
 
+    def free_on(self, model: str) -> int:
+        """Return how many places can be leased now on the lanes of a model, as `lanes_of` names it."""
+        return sum(lane.free for lane in self.lanes if lane.model == model)
+
     @property
     def leased(self) -> int:
         """How many places are leased."""
@@ -49,8 +53,12 @@ class StreamPool:
 
     @property
     def limit(self) -> int:
-        """The most tokens that a sequence can hold on every lane."""
-        return min(lane.region.limit for lane in self.lanes)
+        """The most tokens that a sequence can hold on every lane that generates; on every lane if none does."""
+        return min(lane.region.limit for lane in self.lanes_of("") or self.lanes)
+
+    def lanes_of(self, model: str) -> list[PoolLane]:
+        """Return the lanes on which a model embeds; for an empty name, those that generate."""
+        return [lane for lane in self.lanes if lane.model == model]
 
     def start(self, receiver: Receiver) -> None:
         """Let every lane begin to carry out plans."""

@@ -19,7 +19,7 @@ from llamalane.streams.sampling import SamplingParameters
 from llamalane.streams.token_scores import TokenScores
 
 if TYPE_CHECKING:
-    from llamalane.streams.llama import Following
+    from llamalane.streams.llama import Following, Vector
 
 NO_STEP = StepNumber(0)
 """Stands before a lane's first step."""
@@ -78,7 +78,8 @@ class Join:
         cached: how many of the first `tokens` the sequence's cells hold already; fewer than `len(tokens)`. The lane
             removes all other cells of the sequence first.
         generated: how many of the last `tokens` were generated, not given.
-        max_tokens: how many tokens may still be chosen, at least 1.
+        max_tokens: how many tokens may still be chosen, at least 1; 0 on a lane that embeds, to which nothing else
+            matters of what follows but level, urgency and shelter.
         sampling: how they are chosen; `seed` is set.
         choice: tells apart the outputs of one request with the same seed.
         level: the request's priority: while its prompt is computed, less urgent rows sit out every second step.
@@ -274,7 +275,8 @@ class Restored:
 class RowOutput:
     """What one row gained in one step: a token, and with the last one the reason; or an error, which ends the row.
 
-    `scores` tell how likely the token was, if its request asks for that.
+    `scores` tell how likely the token was, if its request asks for that. On a lane that embeds it is the row's vector,
+    or its scores, with which it ends; `token` is −1 then.
     """
 
     request: RequestId
@@ -282,6 +284,7 @@ class RowOutput:
     finish: FinishReason | None = None
     error: LlamalaneError | None = None
     scores: TokenScores | None = None
+    vector: Vector | None = None
 
     @property
     def ended(self) -> bool:

@@ -26,6 +26,7 @@ class StreamOptions:
         cuda: the CUDA stream that was acquired for it; None leaves llama.cpp its own.
         gpu: what the GPU is, such as `NVIDIA H200`; empty where there is none, or llama.cpp spreads the model.
         speed: how quick it is thought to be beside other lanes, until that is measured.
+        model: the name of the model that embeds there; empty for the one that generates.
     """
 
     name: str
@@ -36,6 +37,7 @@ class StreamOptions:
     cuda: HeldStream | None = None
     gpu: str = ""
     speed: float = 1.0
+    model: str = ""
 
 
 class Stream(Protocol):

@@ -6,9 +6,11 @@ import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
+import gguf
 import hypothesis
 import pytest
 
+from tests.models.tiny_embedders import write_encoder
 from tests.models.tiny_gguf import CHAT_TEMPLATE, Kind, write_model
 
 # A machine that is busy with something else must not fail a test.
@@ -39,6 +41,22 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[Kind, Path]
     for kind, path in paths.items():
         write_model(path, kind)
     return paths
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT with random weights, which embeds by its first token."""
+    path = tmp_path_factory.mktemp("tiny-encoder") / "encoder.gguf"
+    write_encoder(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_ranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a head that scores."""
+    path = tmp_path_factory.mktemp("tiny-ranker") / "ranker.gguf"
+    write_encoder(path, gguf.PoolingType.RANK, head=True)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,12 @@
     │   ├── InvalidRequestError     a field is missing, of the wrong type, or out of range
     │   ├── InvalidPriorityError    no such priority
     │   ├── PromptTooLongError      prompt and one token do not fit a sequence
+    │   ├── InputTooLongError       an input does not fit the pass in which it is embedded
     │   ├── ChatTemplateError       the model's chat template refused the messages
     │   ├── GrammarError            its output's grammar is too large to be followed
     │   ├── PermissionDeniedError   whoever asks may not have this
-    │   └── UnknownModelError       no such model
+    │   ├── UnknownModelError       no such model
+    │   └── WrongTaskError          the model is for another task
     ├── UnavailableError            the request was fine; it could not be served now
     │   ├── QueueFullError          come back in `retry_after` seconds
     │   ├── TenantLimitError        its tenant has as much under way as it may
@@ -114,6 +116,24 @@ class PromptTooLongError(RequestError):
         self.at_least = at_least
 
 
+class InputTooLongError(RequestError):
+    """An input has more tokens than a model takes, which computes each in one pass.
+
+    `tokens` is how many it has, `limit` how many it may have, and `train_context` what the model was trained for.
+    """
+
+    def __init__(self, what: str, tokens: int, limit: int, train_context: int) -> None:
+        raising = f", or raise the model's max_input, up to {train_context}" if train_context > limit else ""
+        super().__init__(
+            f"{what} has {tokens} tokens, and the model takes {limit} at most: shorten it, let it be cut off with "
+            f"truncate_prompt_tokens{raising}"
+        )
+        self.param = what
+        self.tokens = tokens
+        self.limit = limit
+        self.train_context = train_context
+
+
 class ChatTemplateError(RequestError):
     """The model has no chat template, or its template refused the messages."""
 
@@ -146,6 +166,24 @@ class UnknownModelError(RequestError):
         self.name = name
         self.known = tuple(known)
         super().__init__(f"no model is called {name!r}; this server has {', '.join(self.known)}")
+
+
+class WrongTaskError(RequestError):
+    """The model is for another task than it was asked for, or no model is for that; `task` is what was asked for."""
+
+    param = "model"
+
+    def __init__(self, task: str, known: Iterable[str], *, name: str | None = None) -> None:
+        self.task = task
+        self.name = name
+        self.known = tuple(known)
+        there = f"for that there is {', '.join(self.known)}" if self.known else "no model here can do that"
+        message = f"there is no model for the task {task} here"
+        if name is not None:
+            message = f"the model {name!r} is not for the task {task}: {there}"
+        elif self.known:
+            message = f"name a model for the task {task}: there are {', '.join(self.known)}"
+        super().__init__(message)
 
 
 class UnavailableError(LlamalaneError):

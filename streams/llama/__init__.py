@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from llamalane.streams.llama.chat_abilities import TemplateAbilities
     from llamalane.streams.llama.context import CACHE_TYPES, FLASH_ATTENTION, Context, ContextOptions
     from llamalane.streams.llama.detokenizer import Detokenizer
+    from llamalane.streams.llama.embedding_context import EmbeddingContext, EmbeddingOptions, Vector, normalized
     from llamalane.streams.llama.grammar import CompiledGrammar, Follower, Following, Grammars
     from llamalane.streams.llama.model import Model, ModelOptions
+    from llamalane.streams.llama.pooling import Pooling
     from llamalane.streams.llama.sampler import Sampler, uniform
     from llamalane.streams.llama.template_variables import TEMPLATE_VARIABLES
     from llamalane.streams.llama.vocabulary import Vocabulary, encode
@@ -35,16 +37,21 @@ _HOMES = {
     "Context": "context",
     "ContextOptions": "context",
     "Detokenizer": "detokenizer",
+    "EmbeddingContext": "embedding_context",
+    "EmbeddingOptions": "embedding_context",
     "Follower": "grammar",
     "Following": "grammar",
     "Grammars": "grammar",
     "Model": "model",
     "ModelOptions": "model",
+    "Pooling": "pooling",
     "Sampler": "sampler",
     "TEMPLATE_VARIABLES": "template_variables",
     "TemplateAbilities": "chat_abilities",
+    "Vector": "embedding_context",
     "Vocabulary": "vocabulary",
     "encode": "vocabulary",
+    "normalized": "embedding_context",
     "uniform": "sampler",
 }
 
@@ -60,16 +67,21 @@ __all__ = [
     "Context",
     "ContextOptions",
     "Detokenizer",
+    "EmbeddingContext",
+    "EmbeddingOptions",
     "Follower",
     "Following",
     "Grammars",
     "Model",
     "ModelOptions",
+    "Pooling",
     "Sampler",
     "TemplateAbilities",
+    "Vector",
     "Vocabulary",
     "encode",
     "library",
+    "normalized",
     "uniform",
 ]
 

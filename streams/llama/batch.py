@@ -82,6 +82,12 @@ class Batch:
         self.size = end
         self.parts.append((sequence, position, position + len(tokens)))
 
+    def add_text(self, sequence: SequenceId, tokens: Sequence[int]) -> None:
+        """Add a whole text, for a context that embeds: it wants every token of it to be an output."""
+        start = self.size
+        self.add(sequence, tokens, 0, output=False)
+        self._wanted[start : self.size] = 1
+
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
         """The tokens added so far, shape (size,)."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from llamalane.errors import ContextError, DecodeError, StepAbandonedError
 from llamalane.ids import MAX_SEQUENCES, SequenceId
 from llamalane.streams.llama.abilities import Abilities, probe
+from llamalane.streams.llama.abort import ABANDONED, AbortFlag
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.model import Model
@@ -26,8 +27,6 @@ CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, 
 """Names of KV cache types (ggml.h: ggml_type)."""
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 """When flash attention is used (llama.h: llama_flash_attn_type)."""
-ABANDONED = 2
-"""What `llama_decode` returns after an abort callback has said yes."""
 _CHECKSUM = struct.Struct("<I")
 
 
@@ -108,6 +107,7 @@ class Context:
     """A llama context on `model`. Closing twice is allowed; use after closing raises `ContextError`."""
 
     def __init__(self, model: Model, options: ContextOptions) -> None:
+        model.check_generates()
         lib = library()
         self._library = lib
         self._api = api = lib.api
@@ -127,17 +127,15 @@ class Context:
         params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
         params.kv_unified = not options.partitioned
         params.swa_full = True
-        # llama.cpp asks before each node of the graph whether to go on. A function of libc answers, so that nobody
-        # waits for the interpreter: the length of a text, 0 until `interrupt` writes its first byte.
-        self._flag = ctypes.create_string_buffer(2)
-        self._strlen = ctypes.cast(ctypes.CDLL(None).strlen, api.ggml_abort_callback)
-        params.abort_callback = self._strlen
-        params.abort_callback_data = ctypes.cast(self._flag, ctypes.c_void_p)
+        self._flag = AbortFlag(params)
         with lib.collect_errors() as errors:
             self._pointer: Any = api.llama_init_from_model(model.pointer, params)
         if not self._pointer:
             raise ContextError("llama.cpp could not create a context: " + ("; ".join(errors) or "it gave no reason"))
         self._memory = api.llama_get_memory(self._pointer)
+        if not self._memory:
+            self.close()
+            raise model.cannot_generate()
         self._window: int = api.llama_model_n_swa(model.pointer)
         self._lengths: dict[SequenceId, int] = {}
         self._sharing: set[SequenceId] = set()
@@ -299,7 +297,7 @@ class Context:
 
         Only what is computed on the CPU can be abandoned.
         """
-        self._flag[0] = b"\1" if on else b"\0"
+        self._flag.set(on)
 
     def copy(self, source: SequenceId, target: SequenceId, length: int) -> bool:
         """Let an empty sequence hold the first `length` tokens of another one.

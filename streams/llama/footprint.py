@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llamalane.errors import ContextError
 from llamalane.streams.llama.context import CACHE_TYPES, FLASH_ATTENTION, ContextOptions
+from llamalane.streams.llama.embedding_context import EmbeddingOptions
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.model import Model
 
@@ -27,6 +28,7 @@ MOST_MEASURED_STATES = 256 * MEBIBYTE
 
 _CELLS = 65_536
 _F16_BYTES = 2
+_FLOAT_BYTES = 4
 _SEQUENCES = 256
 _KV_CACHE = re.compile(r"llama_kv_cache: size = .*, K \(\w+\): +([\d.]+) MiB, V \(\w+\): +([\d.]+) MiB")
 _STATES = re.compile(r"llama_memory_recurrent: size = +([\d.]+) MiB")
@@ -61,9 +63,14 @@ class Footprint:
 
 
 def measure_cells(model: Model) -> CellNumbers:
-    """Return what a model keeps for each token and each sequence; `model` is one without weights."""
+    """Return what a model keeps for each token and each sequence; `model` is one without weights.
+
+    Raises `ModelLoadError` for one that keeps nothing, and so cannot generate text.
+    """
     small = ContextOptions(cells=_CELLS, sequences=1, max_step_tokens=1, micro_batch=1, threads=1)
     lines = _create(model, small)
+    if not _matches(lines, _KV_CACHE) and not _matches(lines, _STATES):
+        raise model.cannot_generate()
     keys, values = (sum(sizes) for sizes in _sizes(lines, _KV_CACHE))
     state = sum(_sizes(lines, _STATES)[0])
     if not model.can_roll_back and state * _SEQUENCES <= MOST_MEASURED_STATES:
@@ -78,7 +85,21 @@ def measure_context(model: Model, options: ContextOptions) -> Footprint:
     The states of a recurrent model are really made, for the moment. Raises `ContextError` with llama.cpp's words when
     there can be no such context.
     """
-    lines = _create(model, options)
+    return _footprint(_create(model, options))
+
+
+def measure_embedding_context(model: Model, options: EmbeddingOptions) -> Footprint:
+    """Return what a context that embeds would take; `model` is one without weights.
+
+    Its outputs take more of the host's memory with the first large step than llama.cpp tells at the start: a row of
+    logits and one of embeddings for each token. Raises `ContextError` when there can be no such context.
+    """
+    found = _footprint(_create_by(model, options.parameters()))
+    row = _FLOAT_BYTES * (model.vocabulary.size + model.width)
+    return replace(found, host=found.host + row * (options.step_tokens - options.sequences))
+
+
+def _footprint(lines: Sequence[str]) -> Footprint:
     host = device = 0.0
     for match in _matches(lines, _BUFFER):
         size = float(match[2]) * MEBIBYTE
@@ -91,10 +112,14 @@ def measure_context(model: Model, options: ContextOptions) -> Footprint:
 
 
 def _create(model: Model, options: ContextOptions) -> list[str]:
+    return _create_by(model, _parameters(library().api, options))
+
+
+def _create_by(model: Model, parameters: Any) -> list[str]:
     """Create a context and free it; returns what llama.cpp said."""
     lib = library()
     with lib.collect_details() as lines:
-        pointer = lib.api.llama_init_from_model(model.pointer, _parameters(lib.api, options))
+        pointer = lib.api.llama_init_from_model(model.pointer, parameters)
         if pointer:
             lib.api.llama_free(pointer)
     if not pointer:

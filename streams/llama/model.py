@@ -13,9 +13,13 @@ from llamalane.errors import ModelLoadError
 from llamalane.streams.llama.gpus import find_gpu
 from llamalane.streams.llama.grammar import Grammars
 from llamalane.streams.llama.library import library
+from llamalane.streams.llama.pooling import Pooling, pooling_numbered
+from llamalane.streams.llama.tensors import has_tensor
 from llamalane.streams.llama.vocabulary import Vocabulary
 
 _MAGIC = b"GGUF"
+SCORING_TENSOR = "cls.output.weight"
+"""The last tensor of a head that scores texts. llama.cpp computes a score without it, too, and it means nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +44,8 @@ class ModelOptions:
 class Model:
     """A loaded model. Close it after the last context on it is closed; closing twice is allowed.
 
-    Raises `ModelLoadError` when the file is missing, is not GGUF, is cut short, or cannot generate text, and
-    `DeviceUnavailableError` when there is no such GPU.
+    Raises `ModelLoadError` when the file is missing, is not GGUF, or is cut short, and `DeviceUnavailableError` when
+    there is no such GPU.
     """
 
     def __init__(self, options: ModelOptions) -> None:
@@ -69,9 +73,6 @@ class Model:
         if not self._pointer:
             reason = "; ".join(errors) or "llama.cpp gave no reason"
             raise ModelLoadError(f"cannot load {options.path}: {reason}")
-        if not api.llama_model_has_decoder(self._pointer) or api.llama_model_is_diffusion(self._pointer):
-            self.close()
-            raise ModelLoadError(f"{options.path} is not a model that generates text token by token")
         self._vocabulary = self.vocabulary = Vocabulary(api.llama_model_get_vocab(self.pointer))
         self.grammars = Grammars(self.vocabulary)
         self.train_context: int = api.llama_model_n_ctx_train(self.pointer)
@@ -80,6 +81,10 @@ class Model:
         self.bytes: int = api.llama_model_size(self.pointer)
         """How many bytes its weights are, loaded or not."""
         self.layers: int = api.llama_model_n_layer(self.pointer)
+        self.width: int = api.llama_model_n_embd_out(self.pointer)
+        """How many numbers stand for a token, or for a text."""
+        self.scores: int = api.llama_model_n_cls_out(self.pointer)
+        """How many scores its head gives to a text, if it has one."""
         self.recurrent: bool = api.llama_model_is_recurrent(self.pointer)
         self.sliding_window: int = api.llama_model_n_swa(self.pointer)
         """How many tokens back layers with a sliding window look, 0 if there are none."""
@@ -96,6 +101,54 @@ class Model:
     def can_roll_back(self) -> bool:
         """Whether a part of a sequence can be removed; a recurrent state knows only its last token."""
         return not (self.recurrent or self.hybrid)
+
+    @property
+    def encoder_only(self) -> bool:
+        """Whether llama.cpp computes it as an encoder, which has to be asked for by name."""
+        return self._has_encoder and not self._has_decoder
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """What its file says stands for a text; None where it says nothing."""
+        number = self.metadata(f"{self.metadata('general.architecture')}.pooling_type")
+        return None if number is None else pooling_numbered(int(number))
+
+    @property
+    def rerank_template(self) -> str | None:
+        """How its file says that a query and a document become one text, if it does: as `{query}` and `{document}`."""
+        text = self._api.llama_model_chat_template(self.pointer, b"rerank")
+        return text.decode() if text else None
+
+    def check_generates(self) -> None:
+        """Raise `ModelLoadError` for a model that cannot generate text token by token.
+
+        Whether it keeps what it has computed, which it needs too, only a context tells.
+        """
+        diffuses = self._api.llama_model_is_diffusion(self.pointer)
+        if not self._has_decoder or self._has_encoder or diffuses:
+            raise self.cannot_generate()
+
+    def cannot_generate(self) -> ModelLoadError:
+        """Return what to raise for a model that cannot generate text."""
+        return ModelLoadError(
+            f"{self.options.path} is not a model that generates text token by token; one that turns texts into vectors "
+            "needs `task: embed`, and one that scores them `task: rerank`"
+        )
+
+    def check_embeds(self, pooling: Pooling) -> None:
+        """Raise `ModelLoadError` for a model that cannot turn texts into vectors, or into scores."""
+        if self._has_encoder and self._has_decoder:
+            raise ModelLoadError(f"{self.options.path} has both an encoder and a decoder, and gives no vectors")
+        if pooling is Pooling.RANK and not has_tensor(self.options.path, SCORING_TENSOR):
+            raise ModelLoadError(f"{self.options.path} has no head that scores texts: it is no reranker")
+
+    @property
+    def _has_encoder(self) -> bool:
+        return bool(self._api.llama_model_has_encoder(self.pointer))
+
+    @property
+    def _has_decoder(self) -> bool:
+        return bool(self._api.llama_model_has_decoder(self.pointer))
 
     @property
     def key_head(self) -> int:

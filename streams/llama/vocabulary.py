@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from llamalane.errors import InvalidRequestError, ModelLoadError
 from llamalane.streams.gate import Gate
@@ -28,7 +29,10 @@ class Vocabulary:
         self.size: int = api.llama_vocab_n_tokens(pointer)
         self.bos: int = api.llama_vocab_bos(pointer)
         self.eos: int = api.llama_vocab_eos(pointer)
+        self.sep: int = api.llama_vocab_sep(pointer)
         self.adds_bos: bool = api.llama_vocab_get_add_bos(pointer)
+        self.adds_eos: bool = api.llama_vocab_get_add_eos(pointer)
+        self.adds_sep: bool = api.llama_vocab_get_add_sep(pointer)
         self.end_of_generation = frozenset(
             token for token in range(self.size) if api.llama_vocab_is_eog(pointer, token)
         )
@@ -66,6 +70,41 @@ class Vocabulary:
         of control tokens in the text as those tokens. Raises `InvalidRequestError` for text that is not Unicode
         (lone surrogates).
         """
+        buffer, count = self._tokenize(text, add_special, parse_special)
+        tokens: list[int] = buffer[:count]
+        return tokens
+
+    def tokenize_start(self, text: str, most: int, *, parse_special: bool = True) -> tuple[list[int], int]:
+        """Return the first tokens of a text, `most` of them, and how many it has.
+
+        What the model wants around a text is left out; `parse_special` is as in `tokenize`.
+        """
+        buffer, count = self._tokenize(text, add_special=False, parse_special=parse_special)
+        return buffer[: min(count, most)], count
+
+    @functools.cached_property
+    def around_text(self) -> tuple[list[int], list[int]]:
+        """The tokens that the model wants before a text, and after it."""
+        text = self.tokenize("a", add_special=False, parse_special=False)
+        whole = self.tokenize("a", add_special=True, parse_special=False)
+        for start in range(len(whole)):
+            if whole[start : start + len(text)] == text:
+                return whole[:start], whole[start + len(text) :]
+        return [], []
+
+    @property
+    def around_pair(self) -> tuple[list[int], list[int], list[int]]:
+        """The tokens that the model wants before, between and after two texts, where its file has no template."""
+        end = [self.eos if self.eos >= 0 else self.sep] if self.adds_eos else []
+        separator = [self.sep] if self.adds_sep else []
+        return [self.bos] if self.adds_bos else [], end + separator, end or separator
+
+    def text_of_tokens(self, tokens: Sequence[int]) -> str:
+        """Return the text of some tokens, control tokens by their names; bytes that make no character are U+FFFD."""
+        pieces = self.pieces
+        return b"".join(pieces[token] or self._piece(token, special=True) for token in tokens).decode(errors="replace")
+
+    def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> tuple[Any, int]:
         data = encode(text)
         with self.in_use() as pointer:
             room = len(data) + 8
@@ -73,7 +112,7 @@ class Vocabulary:
                 buffer = (ctypes.c_int32 * room)()
                 count = self._api.llama_tokenize(pointer, data, len(data), buffer, room, add_special, parse_special)
                 if count >= 0:
-                    return buffer[:count]
+                    return buffer, count
                 room = -count  # llama.h: too little room; −count is what it takes
 
     def with_one_bos(self, tokens: list[int]) -> list[int]:

@@ -34,6 +34,7 @@ from llamalane.scheduler import (
     RequestState,
     Result,
     SamplingParameters,
+    ServedModel,
     SubmitOptions,
     TextPiece,
     Timings,
@@ -193,6 +194,15 @@ class ScriptedEngine:
     def check_model(self, name: str) -> None:
         if name not in self.model_names:
             raise UnknownModelError(name, self.model_names)
+
+    @property
+    def served_models(self) -> tuple[ServedModel, ...]:
+        return (ServedModel(self.model_names, "generate", self.model_info),)
+
+    def find_model(self, name: str | None) -> ServedModel:
+        if name is not None:
+            self.check_model(name)
+        return self.served_models[0]
 
     most_choices = 8
 

@@ -33,7 +33,7 @@ async def test_an_error_is_an_answer() -> None:
         ("POST", "/v1/completions", {"prompt": ""}, 400),
         ("POST", "/v1/completions", {"prompt": "x", "priority": 9}, 400),
         ("POST", "/v1/completions", {"prompt": "x", "model": "gpt-9"}, 404),
-        ("POST", "/v1/embeddings", {}, 404),
+        ("POST", "/v1/speech", {}, 404),
         ("GET", "/v1/completions", {}, 405),
     ):
         answer = await serve_item(engine, method, url, body)

@@ -34,6 +34,7 @@ async def test_the_model_is_listed() -> None:
             "object": "model",
             "owned_by": "llamalane",
             "aliases": ["other"],
+            "task": "generate",
             "max_model_len": 128,
             "meta": {"n_vocab": 99, "n_ctx_train": 512, "n_params": 1000, "size": 4000},
         }

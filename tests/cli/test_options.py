@@ -39,6 +39,7 @@ def test_a_model_is_enough() -> None:
 def test_every_option_reaches_the_configuration() -> None:
     given = {
         "MODEL": Path("model.gguf"),
+        "--task": "embed",
         "--places": 3,
         "--threads": 2,
         "--kv-cells": 4096,
@@ -48,7 +49,7 @@ def test_every_option_reaches_the_configuration() -> None:
         "--api-key": "secret",
     }
     config = load_config(ServerConfig, None, given)
-    assert config.models[0].path == Path("model.gguf")
+    assert (config.models[0].path, config.models[0].task) == (Path("model.gguf"), "embed")
     assert [(lane.places, lane.threads) for lane in config.streams.lanes] == [(3, 2)]
     assert config.kv.budget == 4096
     assert config.streams.device is DeviceChoice.CPU

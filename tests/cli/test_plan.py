@@ -166,3 +166,50 @@ def test_a_file_that_is_no_model_is_told(tmp_path: Path, capsys: pytest.CaptureF
 def test_help_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     assert "llamalane plan [OPTIONS] {FILE}" in capsys.readouterr().out
+
+
+def test_models_that_embed_are_planned_with_their_lanes(
+    tmp_path: Path, tiny_model: Path, tiny_encoder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "llamalane.yaml"
+    file.write_text(
+        f"""\
+models:
+  - path: {tiny_model}
+  - {{path: {tiny_encoder}, name: vectors, task: embed}}
+streams:
+  lanes: [{{name: main, places: 2}}, {{name: v, model: vectors, places: 3, count: 2}}]
+"""
+    )
+    assert run(file, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["model"] == str(tiny_model)
+    assert [lane["name"] for lane in shown["lanes"]] == ["main"]
+    (model,) = shown["embedding"]
+    assert (model["model"], model["task"], model["pooling"], model["max_input"]) == ("vectors", "embed", "cls", 96)
+    assert (model["step_tokens"], model["numbers"]) == (512, 48)
+    assert [(lane["name"], lane["places"]) for lane in model["lanes"]] == [("v-1", 3), ("v-2", 3)]
+    taken = model["weights"] + sum(lane["bytes"]["computing"] for lane in model["lanes"])
+    sizes = shown["bytes"]
+    assert sizes["embedding"] == taken
+    assert sizes["needed"] == sizes["weights"] + sizes["kv"] + sizes["computing"] + taken
+    assert run(file) == 0
+    shown = capsys.readouterr().out
+    assert "models that embed or rerank, with their lanes" in shown
+    assert ["vectors", "embed", "cls", "v-1,", "v-2", "6", "96", "512", "48"] in [
+        line.split()[:9] for line in shown.splitlines()
+    ]
+
+
+def test_a_model_may_embed_alone(tiny_encoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny_encoder, "--task", "embed", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["lanes"], shown["bytes"]["needed"]) == ([], shown["bytes"]["embedding"])
+    assert run(tiny_encoder, "--task", "embed") == 0
+    shown = capsys.readouterr().out
+    assert "KV cells" not in shown
+    assert "this fits" in shown
+    assert run(tiny_encoder) == 1
+    assert "needs `task: embed`" in capsys.readouterr().err
+    assert run(tiny_encoder, "--task", "rerank") == 1
+    assert "no head that scores" in capsys.readouterr().err

@@ -157,6 +157,7 @@ def write_model(
     seed: int = 0,
     chat_template: str | Sequence[Mapping[str, str]] | None = None,
     marks: Sequence[str] = (),
+    pooling: gguf.PoolingType | None = None,
 ) -> None:
     """Write a model of `kind` to `path`; the same arguments give the same file.
 
@@ -170,6 +171,8 @@ def write_model(
     _add_vocabulary(writer, tokens)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
+    if pooling is not None:
+        writer.add_pooling_type(pooling)
     random = np.random.default_rng(seed)
     for name, shape in _tensors(design, len(tokens)).items():
         writer.add_tensor(name, _weights(name, shape, random))

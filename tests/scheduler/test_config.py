@@ -199,7 +199,11 @@ def test_a_mistake_is_told_with_its_line(file: Path, section: str, line: int, me
         ("kv: {}", 1, "models is missing"),
         ("kv: {}\nmodels: []", 2, "name a model"),
         ("kv: {}\nmodels: [{name: a}]", 2, "models[0].path is missing"),
-        ("models:\n- path: a.gguf\n- {path: b.gguf, name: c}", 1, "more than one model is not supported yet: a, c"),
+        (
+            "models:\n- path: a.gguf\n- {path: b.gguf, name: c}",
+            1,
+            "more than one model that generates is not supported yet: a, c",
+        ),
         ("models:\n- path: a.gguf\n  name: 7", 3, "models[0].name must be a text; put a number"),
         ("models:\n- path: a.gguf\n  aliases: [b, a]", 3, "'a' names the model twice"),
         ("models:\n- path: a.gguf\n  aliases: [b, b]", 3, "'b' names the model twice"),
@@ -231,7 +235,8 @@ streams: {lanes: [{places: many}]}
     assert str(error).splitlines() == [
         f"{file}:2: the environment variable AN_UNSET_PATH is not set",
         f"{file}:3: unknown key 'nmae' in models[0]; did you mean 'name'? "
-        "Allowed: path, name, aliases, gpu_layers, mmap, tool_format, reasoning_format",
+        "Allowed: path, name, aliases, gpu_layers, mmap, tool_format, reasoning_format, "
+        "task, pooling, max_input",
         f"{file}:7: kv.value_type: q4_0 is quantized and needs flash_attention, which is off",
         f"{file}:8: duplicate key 'kv': it is in line 7 already",
         f"{file}:9: streams.lanes[0].places must be a valid integer, unable to parse string as an integer",

@@ -9,9 +9,9 @@ import pytest
 from llamalane.errors import (
     DeadlineExceededError,
     EngineClosedError,
-    LlamalaneError,
     RequestCancelledError,
 )
+from llamalane.scheduler.delivery import Ending
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
 from tests.scheduler.harness import Harness, Start, error_of, result_of
@@ -285,7 +285,7 @@ def test_the_end_of_everything_ends_everybody_with_the_reason(start: Start) -> N
     waiting = [harness.submit() for _ in range(3)]
     reason = EngineClosedError("over")
     harness.scheduler.end_all(reason)
-    outcomes: list[Result | LlamalaneError | None] = [request.delivery.outcome for request in [*running, *waiting]]
+    outcomes: list[Ending | None] = [request.delivery.outcome for request in [*running, *waiting]]
     assert outcomes == [reason] * 5
     assert isinstance(done.delivery.outcome, Result)
     harness.tick()

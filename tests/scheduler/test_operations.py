@@ -9,7 +9,7 @@ from tests.scheduler.harness import Harness, Start
 
 STEPS = 64
 """Two blocks of cells: within so many steps everything happens that happens while rows decode."""
-PER_STEP, PER_ROW = 120, 36
+PER_STEP, PER_ROW = 128, 38
 """So many functions may be called for a step, and so many more for each of its rows."""
 
 

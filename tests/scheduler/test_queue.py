@@ -168,7 +168,7 @@ def test_those_who_left_take_no_memory() -> None:
         queue.requeue(returned := maker.make(tenant=request.tenant))
         queue.remove(returned)
         queue.remove(request)
-    level = queue._levels[Level(3)]
+    level = queue.line("").levels[Level(3)]
     assert not level._tenants
     assert len(level._oldest._entries) < 100
 

@@ -13,6 +13,7 @@ from llamalane.streams import (
     Leave,
     Park,
     Parking,
+    Rank,
     SamplingParameters,
     SavedCells,
     StepPlan,
@@ -66,6 +67,10 @@ def park(request: str, sequence: int = 0, how: Parking = Parking.PAUSE) -> Park:
 
 def grant(request: str, cells: int) -> Grant:
     return Grant(RequestId(request), cells)
+
+
+def rank(request: str, level: int) -> Rank:
+    return Rank(RequestId(request), Level(level), (level, 0))
 
 
 def trim(sequence: int, keep: int = 0) -> Trim:

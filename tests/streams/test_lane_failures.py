@@ -7,7 +7,8 @@ import pytest
 
 from llamalane.errors import ContextError, DecodeError
 from llamalane.streams import LaneFailed
-from llamalane.streams.lane import MAX_FAILURES, Lane
+from llamalane.streams.lane import Lane
+from llamalane.streams.lane_thread import MAX_FAILURES
 from llamalane.streams.llama import Model
 from tests.streams.lane_rig import ENDLESS, PROMPT, ROUNDING, TIMEOUT, Inbox, Script, shortfall, tokens_of
 from tests.streams.plans import join, leave, plan
@@ -147,7 +148,7 @@ def test_a_bug_is_told_as_a_failed_context_and_logged_whole(
     assert isinstance(failure.error, ContextError)
     assert str(failure.error) == "ZeroDivisionError: oh no"
     inbox.ready()
-    (record,) = [record for record in caplog.records if record.name == "llamalane.streams.lane"]
+    (record,) = [record for record in caplog.records if record.name == "llamalane.streams.lane_thread"]
     assert "lane lane failed (1 in a row)" in record.message
     assert record.exc_info
 

@@ -41,6 +41,7 @@ def _root(
 def serve(
     model: options.Model = None,
     config: options.ConfigFile = None,
+    task: options.Task = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[
         int | None, typer.Option(help="Port to listen on; 0 takes a free one.", show_default="8000")
@@ -72,6 +73,7 @@ def serve(
 
     given = {
         "MODEL": model,
+        "--task": task,
         "--host": host,
         "--port": port,
         "--places": places,
@@ -189,6 +191,7 @@ def batch(
 @app.command()
 def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A model (GGUF), or a configuration in YAML.")],
+    task: options.Task = None,
     places: options.Places = None,
     kv_cells: options.KVCells = None,
     device: options.Device = None,
@@ -203,7 +206,7 @@ def plan(
     from llamalane.cli.plan import is_configuration, print_plan
     from llamalane.scheduler import EngineConfig
 
-    given = {"--places": places, "--kv-cells": kv_cells, "--device": device}
+    given = {"--task": task, "--places": places, "--kv-cells": kv_cells, "--device": device}
     if is_configuration(file):
         config = options.load_config(EngineConfig, file, given)
     else:

@@ -30,6 +30,10 @@ Model = Annotated[
         metavar="MODEL.gguf", help="The model; goes before the one that --config names.", show_default=False
     ),
 ]
+Task = Annotated[
+    Literal["generate", "embed", "rerank"] | None,
+    typer.Option(help="What the model is for: text, vectors, or scores of documents.", show_default="generate"),
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", "-c", metavar="FILE", help="Configuration in YAML: see `llamalane config example`."),
@@ -59,6 +63,7 @@ LogFormat = Annotated[
 _EACH = "*"
 _CONFIG_PATHS: Mapping[str, tuple[str | int, ...]] = {
     "MODEL": ("models", 0, "path"),
+    "--task": ("models", 0, "task"),
     "--places": ("streams", "lanes", _EACH, "places"),
     "--threads": ("streams", "lanes", _EACH, "threads"),
     "--kv-cells": ("kv", "budget"),

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from llamalane.scheduler import EngineConfig
 from llamalane.scheduler.assembly import plan
+from llamalane.scheduler.embedding_plan import EmbeddingPlan
 from llamalane.scheduler.memory_needs import DevicePlan, LanePlan, MemoryPlan, in_words
 
 _LENGTHS = (256, 1024, 4096)
@@ -35,7 +36,9 @@ def print_plan(config: EngineConfig, *, as_json: bool) -> int:
         console = Console(highlight=False, markup=False, soft_wrap=True)
         console.width = max(console.width, _WIDTH)
         several = [_devices(memory)] if len(memory.devices) > 1 else []
-        console.print(_totals(config, memory), *several, _lanes(memory), sep="\n")
+        lanes = [_lanes(memory)] if memory.lanes else []
+        embedding = [_embedding(memory)] if memory.embedding else []
+        console.print(_totals(config, memory), *several, *lanes, *embedding, sep="\n")
         console.print("\n".join(memory.shortages()) or "this fits")
     return 1 if memory.missing else 0
 
@@ -44,23 +47,35 @@ def _totals(config: EngineConfig, memory: MemoryPlan) -> Table:
     cells = sum(lane.region.cells for lane in memory.lanes)
     states = sum(lane.states for lane in memory.lanes)
     sequences = sum(lane.region.sequences for lane in memory.lanes)
-    host = sum(lane.host_computing for lane in memory.lanes)
+    host = _host_computing(memory)
     types = f"keys {config.kv.key_type}, values {config.kv.value_type}"
-    table = _table(f"{config.models[0].path.name} on the {memory.name}", show_header=False)
+    files = ", ".join(dict.fromkeys(model.path.name for model in config.models))
+    table = _table(f"{files} on the {memory.name}", show_header=False)
     table.add_column("what")
     table.add_column("size", justify="right")
     table.add_column("how")
-    table.add_row("weights", in_words(memory.weights), _where(memory))
-    table.add_row("KV cells", in_words(cells * memory.cell), f"{cells} tokens of {memory.cell} bytes: {types}")
+    if memory.lanes:
+        table.add_row("weights", in_words(memory.weights), _where(memory))
+        table.add_row("KV cells", in_words(cells * memory.cell), f"{cells} tokens of {memory.cell} bytes: {types}")
     if states:
         table.add_row("states", in_words(states), f"{sequences} sequences of {memory.state} bytes")
-    table.add_row("computing", in_words(memory.computing), _how(memory))
+    if memory.lanes:
+        table.add_row("computing", in_words(memory.computing), _how(memory))
+    if memory.embedding:
+        taken = sum(device.embedding for device in memory.devices)
+        table.add_row("embedding", in_words(taken), "models that embed or rerank, with their lanes")
     table.add_row("needed", in_words(memory.needed), f"on the {memory.name}", style="bold")
     table.add_row("free", "unknown" if memory.free is None else in_words(memory.free), "before anything is loaded")
     if host:
         table.add_row("host", in_words(host), "of the host's memory, for computing")
-    table.add_row("swap", in_words(memory.swap), "at most, of the host's memory, when requests are parked")
+    if memory.lanes:
+        table.add_row("swap", in_words(memory.swap), "at most, of the host's memory, when requests are parked")
     return table
+
+
+def _host_computing(memory: MemoryPlan) -> int:
+    generating = sum(lane.host_computing for lane in memory.lanes)
+    return generating + sum(lane.host_computing for model in memory.embedding for lane in model.lanes)
 
 
 def _where(memory: MemoryPlan) -> str:
@@ -105,13 +120,31 @@ def _lanes(memory: MemoryPlan) -> Table:
     return table
 
 
+def _embedding(memory: MemoryPlan) -> Table:
+    table = _table("Models that embed or rerank")
+    for name in ("model", "task", "pooling", "lanes"):
+        table.add_column(name)
+    for name in ("places", "input", "step", "numbers", "weights", "cells", "computing"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for model in memory.embedding:
+        counts = (sum(lane.places for lane in model.lanes), model.limit, model.step_tokens, model.width)
+        sizes = (
+            sum(model.weights.values()),
+            sum(lane.cells for lane in model.lanes),
+            sum(lane.computing for lane in model.lanes),
+        )
+        words = (model.name, model.task, model.pooling.value, ", ".join(lane.name for lane in model.lanes))
+        table.add_row(*words, *map(str, counts), *map(in_words, sizes))
+    return table
+
+
 def _table(title: str, *, show_header: bool = True) -> Table:
     return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=show_header)
 
 
 def _as_json(config: EngineConfig, memory: MemoryPlan) -> dict[str, Any]:
     return {
-        "model": str(config.models[0].path),
+        "model": str((config.generating_model or config.models[0]).path),
         "device": memory.device.value,
         "bytes": {
             "weights": memory.weights,
@@ -120,7 +153,8 @@ def _as_json(config: EngineConfig, memory: MemoryPlan) -> dict[str, Any]:
             "needed": memory.needed,
             "free": memory.free,
             "missing": memory.missing,
-            "host_computing": sum(lane.host_computing for lane in memory.lanes),
+            "embedding": sum(device.embedding for device in memory.devices),
+            "host_computing": _host_computing(memory),
             "swap": memory.swap,
             "each_token": memory.cell,
             "each_sequence": memory.state,
@@ -129,6 +163,7 @@ def _as_json(config: EngineConfig, memory: MemoryPlan) -> dict[str, Any]:
         "offloaded": memory.offloaded,
         "devices": [_device_as_json(device) for device in memory.devices],
         "lanes": [_lane_as_json(lane) for lane in memory.lanes],
+        "embedding": [_embedding_as_json(model) for model in memory.embedding],
     }
 
 
@@ -140,6 +175,7 @@ def _device_as_json(device: DevicePlan) -> dict[str, Any]:
             "weights": device.weights,
             "kv": device.kv,
             "computing": device.computing,
+            "embedding": device.embedding,
             "needed": device.needed,
             "free": device.free,
             "missing": device.missing,
@@ -158,4 +194,24 @@ def _lane_as_json(lane: LanePlan) -> dict[str, Any]:
         "limit": region.limit,
         "bytes": {"cells": lane.cells, "states": lane.states, "computing": lane.computing},
         "fitting": {str(length): lane.fitting(length) for length in (*_LENGTHS, region.limit)},
+    }
+
+
+def _embedding_as_json(model: EmbeddingPlan) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "task": model.task,
+        "pooling": model.pooling.value,
+        "max_input": model.limit,
+        "step_tokens": model.step_tokens,
+        "numbers": model.width,
+        "weights": sum(model.weights.values()),
+        "lanes": [
+            {
+                "name": lane.name,
+                "places": lane.places,
+                "bytes": {"cells": lane.cells, "computing": lane.computing, "host_computing": lane.host_computing},
+            }
+            for lane in model.lanes
+        ],
     }

@@ -184,7 +184,8 @@ async def _reload_on_hangup(
 
 async def _run_engine(engine: Engine, server: _Server, address: str, console: Console) -> Exception | None:
     """Run the engine for as long as the server runs; if the engine fails, end the server and return why."""
-    console.print(f"loading {engine.config.models[0].path}; until it is ready, {address} answers with 503")
+    files = ", ".join(dict.fromkeys(str(model.path) for model in engine.config.models))
+    console.print(f"loading {files}; until it is ready, {address} answers with 503")
     status = console.status("loading")
     status.start()
     try:
@@ -201,7 +202,7 @@ async def _run_engine(engine: Engine, server: _Server, address: str, console: Co
 
 
 def _ready_line(engine: Engine, address: str) -> str:
-    names = ", ".join(engine.model_names)
+    names = ", ".join(name for model in engine.served_models for name in model.names)
     lanes = engine.stats().lanes
     places = " + ".join(f"{lane.places} places on {lane.name} ({lane.kind})" for lane in lanes)
     return f"ready: {names} at {address}/v1, {places}, up to {engine.limit} tokens each"
