@@ -87,12 +87,29 @@ class Completion(Envelope, Summary):
     choices: list[TextChoice]
 
 
+class CalledFunction(BaseModel):
+    """The function that is called; its arguments are JSON, as far as the model got that right."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """A call of a tool."""
+
+    id: str
+    type: str = "function"
+    function: CalledFunction
+
+
 class AssistantMessage(BaseModel):
     """The answer's message."""
 
     role: str
     content: str | None
     refusal: str | None = None
+    reasoning_content: str | None = Field(default=None, description="What the model thought before it answered.")
+    tool_calls: list[ToolCall] | None = None
 
 
 class LikelyToken(BaseModel):
@@ -122,7 +139,7 @@ class ChatChoice(BaseModel):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None = None
-    finish_reason: str
+    finish_reason: str = Field(description="stop, length or tool_calls.")
 
 
 class ChatCompletion(Envelope, Summary):
@@ -131,11 +148,29 @@ class ChatCompletion(Envelope, Summary):
     choices: list[ChatChoice]
 
 
+class FunctionDelta(BaseModel):
+    """A call's name, which comes first, with empty arguments; or a piece of its arguments."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(BaseModel):
+    """What a chunk adds to a call of a tool; `id` and `type` come with its name."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: FunctionDelta
+
+
 class Delta(BaseModel):
     """What a chunk adds to the answer's message."""
 
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(BaseModel):
