@@ -88,18 +88,17 @@ class Completion(Envelope, Summary):
 
 
 class CalledFunction(BaseModel):
-    """The function that is called; its arguments are JSON, in a stream a piece of it."""
+    """The function that is called; its arguments are JSON, as far as the model got that right."""
 
-    name: str | None = None
+    name: str
     arguments: str
 
 
 class ToolCall(BaseModel):
-    """A call of a tool. In a stream, pieces with the same `index` belong together; `id` comes with the first."""
+    """A call of a tool."""
 
-    index: int | None = None
-    id: str | None = None
-    type: str | None = None
+    id: str
+    type: str = "function"
     function: CalledFunction
 
 
@@ -109,7 +108,7 @@ class AssistantMessage(BaseModel):
     role: str
     content: str | None
     refusal: str | None = None
-    reasoning_content: str | None = Field(default=None, description="What the model thought, where it tells that.")
+    reasoning_content: str | None = Field(default=None, description="What the model thought before it answered.")
     tool_calls: list[ToolCall] | None = None
 
 
@@ -140,7 +139,7 @@ class ChatChoice(BaseModel):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None = None
-    finish_reason: str
+    finish_reason: str = Field(description="stop, length or tool_calls.")
 
 
 class ChatCompletion(Envelope, Summary):
@@ -149,13 +148,29 @@ class ChatCompletion(Envelope, Summary):
     choices: list[ChatChoice]
 
 
+class FunctionDelta(BaseModel):
+    """A call's name, which comes first, with empty arguments; or a piece of its arguments."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(BaseModel):
+    """What a chunk adds to a call of a tool; `id` and `type` come with its name."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: FunctionDelta
+
+
 class Delta(BaseModel):
     """What a chunk adds to the answer's message."""
 
     role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(BaseModel):

@@ -176,18 +176,16 @@ class ChoiceStream:
         frame = encoder.text_frame(*order.endpoint.text_chunk(index))
         format = order.reply(index)
         reply = None if format is None else ReplyChunks(encoder, index, format.reader(), frame)
-        encode = frame.encode if reply is None else reply.encode
         handle = order.handles[index]
         pieces: AsyncIterator[str | TextPiece] = handle.pieces() if order.logprobs else aiter(handle)
         try:
             async for piece in pieces:
-                if isinstance(piece, str):
-                    chunks = opening + encode(piece)
-                elif reply is None:
+                if reply is not None:
+                    chunks = opening + reply.encode(piece)
+                elif isinstance(piece, str):
+                    chunks = opening + frame.encode(piece)
+                else:
                     chunks = opening + encoder.chunk(order.endpoint.scored_chunk(index, piece, echo))
-                else:  # what its tokens mean may show only later, or never
-                    scores = order.endpoint.scored_chunk(index, TextPiece("", piece.tokens), echo)
-                    chunks = opening + encode(piece.text) + encoder.chunk(scores)
                 opening = b""
                 if chunks:
                     await write(chunks)

@@ -30,8 +30,8 @@ Submit = Callable[[Sequence[RequestId], SubmitOptions], Awaitable[list[RequestHa
 class PromptInput:
     """One prompt of a request: what submits it, and how many tokens it has at least.
 
-    `echo` is its text if its choices are to begin with it.
-    `reply` says how its outputs are to be read, None for those that are nothing but text.
+    `echo` is its text if its choices are to begin with it. `reply` says how its outputs are to be read, None for those
+    that are nothing but text.
     """
 
     submit: Submit
@@ -90,9 +90,7 @@ class Order:
 
     `handles` has `per_prompt` choices for each prompt, one prompt after the other, of which `returned` are wanted. With
     `logprobs`, the tokens of the outputs are told with their log probabilities. `echoes` has the text of each prompt
-    that is to stand before its outputs.
-    `handles` has `per_prompt` choices for each prompt, one prompt after the other. `replies` says for each prompt how
-    its outputs are to be read.
+    that is to stand before its outputs, and `replies` says how these are to be read.
     """
 
     endpoint: Endpoint[Any]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from llamalane.api.logprobs import chat_logprobs
 from llamalane.api.reply import Call, CallArguments, CallStart, Content, Event, Reasoning, Reply, ReplyReader
 from llamalane.api.sse import ChunkEncoder, TextFrame
-from llamalane.scheduler import FinishReason
+from llamalane.scheduler import FinishReason, OutputToken, TextPiece
 
 
 def message_of(reply: Reply) -> dict[str, Any]:
@@ -30,7 +32,11 @@ def finish_of(finish: FinishReason, *, called: bool) -> str:
 
 
 class ReplyChunks:
-    """Encodes the chunks of one choice of a stream; `content` is the frame of those with content."""
+    """Encodes the chunks of one choice of a stream; `content` is the frame of those with content.
+
+    Log probabilities are those of all tokens, tags and thoughts among them: each goes with the first chunk that is
+    told once it is there.
+    """
 
     def __init__(self, encoder: ChunkEncoder, index: int, reader: ReplyReader, content: TextFrame) -> None:
         self.called = False
@@ -39,27 +45,36 @@ class ReplyChunks:
         self._index = index
         self._reader = reader
         self._content = content
+        self._tokens: list[OutputToken] = []
 
-    def encode(self, text: str) -> bytes:
+    def encode(self, piece: str | TextPiece) -> bytes:
         """Return the chunks that the next piece of text completes, perhaps none."""
-        return b"".join(map(self._chunk, self._reader.feed(text)))
+        if isinstance(piece, str):
+            return b"".join(map(self._chunk, self._reader.feed(piece)))
+        self._tokens += piece.tokens
+        return b"".join(map(self._chunk, self._reader.feed(piece.text)))
 
     def end(self) -> bytes:
         """Return the chunks of what was held back."""
-        return b"".join(map(self._chunk, self._reader.end()))
+        chunks = b"".join(map(self._chunk, self._reader.end()))
+        return chunks + self._delta({}) if self._tokens else chunks
 
     def _chunk(self, event: Event) -> bytes:
         match event:
             case Content(text):
-                return self._content.encode(text)
+                return self._delta({"content": text}) if self._tokens else self._content.encode(text)
             case Reasoning(text):
-                delta: dict[str, Any] = {"reasoning_content": text}
+                return self._delta({"reasoning_content": text})
             case CallStart(index, name, function):
                 self.called = True
-                delta = {"tool_calls": [{"index": index, **_whole(Call(name, function, ""))}]}
+                return self._delta({"tool_calls": [{"index": index, **_whole(Call(name, function, ""))}]})
             case CallArguments(index, text):
-                delta = {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-        choice = {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
+                return self._delta({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+
+    def _delta(self, delta: Mapping[str, Any]) -> bytes:
+        logprobs = chat_logprobs(self._tokens) if self._tokens else None
+        self._tokens.clear()
+        choice = {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
         return self._encoder.chunk(choice)
 
 

@@ -84,6 +84,12 @@ async def client(tiny_model: Path, anyio_backend: object) -> AsyncIterator[httpx
             yield connected
 
 
+CALLING: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "x"}],
+    "tools": [{"type": "function", "function": {"name": "find"}}],
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+}
 ANSWERED: list[tuple[str, str, dict[str, Any] | None]] = [
     ("post", "/v1/completions", {"prompt": "x", "max_tokens": 2, "service_tier": "flex"}),
     ("post", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "n": 2}),
@@ -93,6 +99,7 @@ ANSWERED: list[tuple[str, str, dict[str, Any] | None]] = [
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9, "logprobs": True, "top_logprobs": 3},
     ),
+    ("post", "/v1/chat/completions", CALLING),
     ("get", "/v1/models", None),
     ("get", "/v1/models/{model}", None),
     ("get", "/v1/queue", None),
@@ -136,8 +143,10 @@ async def test_events_are_as_they_are_described(client: httpx.AsyncClient) -> No
         ("/v1/completions", {"prompt": "x", "logprobs": 2, "echo": True}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "logprobs": True}),
+        ("/v1/chat/completions", {**CALLING, "max_tokens": 80}),
+        ("/v1/chat/completions", {**CALLING, "max_tokens": 80, "logprobs": True}),
     ):
-        answer = await client.post(path, json={**body, **more})
+        answer = await client.post(path, json={**more, **body})
         described = schema["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
         *events, done = answer.text.strip().split("\n\n")
         assert done == "data: [DONE]"

@@ -13,6 +13,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam, ChatCompletionToolUnionParam
 from openai.types.chat.chat_completion import Choice
+from openai.types.chat.chat_completion_chunk import Choice as StreamedChoice
+from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob
 from pydantic import BaseModel, ConfigDict, Field
 
 from llamalane.api import create_app
@@ -23,6 +25,7 @@ from llamalane.scheduler import (
     FinishReason,
     LaneConfig,
     ModelConfig,
+    OutputToken,
     StreamsConfig,
 )
 from tests.api.fake_engine import Play, ScriptedEngine, as_engine, sampling_of
@@ -223,6 +226,26 @@ def test_a_conversation_with_calls_is_taken_back() -> None:
     assert isinstance(prompt, ChatPrompt)
     places = [prompt.text.index(text) for text in ("I'll look", '"Oslo"', '"Asia/Tokyo"', "Answer 0", "Answer 1")]
     assert places == sorted(places)
+
+
+def test_log_probabilities_are_those_of_all_tokens() -> None:
+    text = TWO_CALLS.text
+    tokens = [OutputToken(number, letter, letter.encode(), -0.5, (), number) for number, letter in enumerate(text)]
+    play = Play(list(text), tokens=[[token] for token in tokens])
+    with client_of(engine_for(templates.HERMES, play)) as client:
+        chunks = list(
+            client.chat.completions.create(model="scripted", messages=MESSAGES, tools=TOOLS, stream=True, logprobs=True)
+        )
+    told = [entry.token for chunk in chunks for choice in chunk.choices for entry in logprobs_of(choice)]
+    assert "".join(told) == text
+    assert deltas_of(chunks)[-1] == {}, "nothing is left to be told but log probabilities"
+    calls = [delta["tool_calls"][0] for delta in deltas_of(chunks) if "tool_calls" in delta]
+    arguments = ["".join(call["function"]["arguments"] for call in calls if call["index"] == index) for index in (0, 1)]
+    assert arguments == [call.arguments for call in TWO_CALLS.reply.calls]
+
+
+def logprobs_of(choice: StreamedChoice) -> list[ChatCompletionTokenLogprob]:
+    return (choice.logprobs.content or []) if choice.logprobs is not None else []
 
 
 def test_variables_and_effort_reach_the_template() -> None:

@@ -229,6 +229,17 @@ def test_only_what_has_to_be_is_kept_in_form() -> None:
         assert made.grammar.kind is GrammarKind.COMPOSITE
 
 
+def test_a_named_tool_is_the_only_one_and_called_once() -> None:
+    named = auto(templates.MISTRAL_ARGS, mode=ToolMode.REQUIRED, tool="get_time").grammar
+    required = auto(templates.MISTRAL_ARGS, mode=ToolMode.REQUIRED).grammar
+    assert named is not None
+    assert required is not None
+    assert "get_weather" in required.text
+    assert "(open named)+" in required.text
+    assert "get_weather" not in named.text
+    assert "(open named)+" not in named.text
+
+
 def test_a_form_cannot_be_told_from_calls_without_a_mark() -> None:
     with pytest.raises(InvalidRequestError, match="calls as JSON without a mark") as caught:
         auto(templates.LLAMA, form=FORM)
