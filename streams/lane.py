@@ -41,6 +41,9 @@ from llamalane.streams.stream import Stream
 HANDOVER = 0.002
 """So many seconds at most does a lane wait for the successor of a row that has ended: whoever plans may be busy."""
 
+PLANNING = 0.001
+"""Planning keeps the interpreter for about so many seconds, and a lane that has begun to wait cannot go on before."""
+
 
 class StepContext(MovableCells, LaneContext, Protocol):
     """What a lane asks of its context; `llamalane.streams.llama.Context` is one."""
@@ -252,4 +255,5 @@ def patience_after(report: StepReport) -> float:
     ended = sum(output.ended for output in report.outputs)
     if not ended or report.times is None:
         return 0.0
-    return min(HANDOVER, report.times.decode * ended / len(report.outputs))
+    gain = report.times.decode * ended / len(report.outputs)
+    return min(HANDOVER, gain) if gain >= PLANNING else 0.0

@@ -86,6 +86,7 @@ def step(rows: int, ended: int, decode: float) -> StepReport:
 
 def test_a_lane_waits_no_longer_than_the_rows_that_ended_would_have_had_of_the_next_step() -> None:
     assert patience_after(step(8, 0, 0.04)) == 0
-    assert patience_after(step(8, 1, 0.004)) == pytest.approx(0.0005)
-    assert patience_after(step(8, 2, 0.004)) == pytest.approx(0.001)
+    assert patience_after(step(8, 1, 0.012)) == pytest.approx(0.0015)
+    assert patience_after(step(8, 2, 0.006)) == pytest.approx(0.0015)
     assert patience_after(step(8, 1, 0.04)) == HANDOVER, "never for long"
+    assert patience_after(step(16, 1, 0.004)) == 0, "waiting would take longer"
