@@ -39,8 +39,10 @@ from llamalane.streams.steps import (
 from llamalane.streams.stream import Stream
 
 HANDOVER = 0.002
-"""So many seconds at most does a lane wait for the successor of a row that has ended; a step without it would cost
-more. It never waits for long: whoever plans may be busy."""
+"""So many seconds at most does a lane wait for the successor of a row that has ended: whoever plans may be busy."""
+
+PLANNING = 0.001
+"""Planning keeps the interpreter for about so many seconds, and a lane that has begun to wait cannot go on before."""
 
 
 class StepContext(MovableCells, LaneContext, Protocol):
@@ -109,26 +111,27 @@ class Lane(LaneThread[StepContext]):
 
     def _run(self, context: StepContext) -> None:
         """Carry out plans and steps until the mailbox is closed."""
-        awaited = False
+        patience = 0.0
         while not self._mailbox.closed:
             if not self._rows:  # it sleeps: that is not idleness
                 self._step_end = None
-            self._take_plans(context, awaited=awaited)
-            awaited = False
+            self._take_plans(context, patience)
+            patience = 0.0
             if self._rows.ready:
                 report = self._compute(context)
                 self._say(report)
-                awaited = self._rows.successors and any(output.ended for output in report.outputs)
+                patience = patience_after(report) if self._rows.successors else 0.0
 
-    def _take_plans(self, context: StepContext, *, awaited: bool) -> None:
+    def _take_plans(self, context: StepContext, patience: float) -> None:
         """Take the plan that is there, and wait for one while no row is ready.
 
-        One that is `awaited`, since it will tell who follows a row that has ended, is waited for a moment.
+        With `patience`, one is awaited for so many seconds that has heard of the last step.
         """
-        end = time.monotonic() + (HANDOVER if awaited else 0.0)
+        awaited = patience > 0
+        end = time.monotonic() + patience if awaited else 0.0
         while True:
-            timeout = max(0.0, end - time.monotonic()) if self._rows.ready else None
-            plan = self._mailbox.take(timeout if timeout is None or awaited else 0.0)
+            timeout = None if not self._rows.ready else max(0.0, end - time.monotonic()) if awaited else 0.0
+            plan = self._mailbox.take(timeout)
             if plan is None:
                 return
             if plan.epoch == self._epoch:
@@ -242,3 +245,15 @@ class Lane(LaneThread[StepContext]):
             window=self._limit,
             follower=None if join.following is None else Follower(join.following, self._helper),
         )
+
+
+def patience_after(report: StepReport) -> float:
+    """Return for how many seconds a plan is awaited that tells who follows the rows that have ended with a step.
+
+    Longer than the next step would take for those rows it would cost the others more than it brings.
+    """
+    ended = sum(output.ended for output in report.outputs)
+    if not ended or report.times is None:
+        return 0.0
+    gain = report.times.decode * ended / len(report.outputs)
+    return min(HANDOVER, gain) if gain >= PLANNING else 0.0

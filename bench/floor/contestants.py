@@ -18,7 +18,7 @@ from llamalane.bench.floor.server import PROBES, SPLIT
 from llamalane.bench.load import ClosedLoop
 from llamalane.bench.server import Server
 from llamalane.scheduler import Engine
-from llamalane.streams.llama import ContextOptions, Model
+from llamalane.streams.llama import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Contestant(Protocol):
 
 
 class Floor:
-    """A bare loop, on a context like the engine's."""
+    """A bare loop, on a context like the engine's, which other floors may use too."""
 
-    def __init__(self, plan: FloorPlan, model: Model, options: ContextOptions, chunk: int) -> None:
+    def __init__(self, plan: FloorPlan, model: Model, context: BareContext, chunk: int) -> None:
         self.name = floor_name(chunk)
         self._plan = plan
         self._model = model
-        self._context = BareContext(model, options)
+        self._context = context
         self._chunk = chunk
 
     async def measure(self, seed: int, *, probed: bool = False) -> Measured:
@@ -61,10 +61,6 @@ class Floor:
         )
         lane = await anyio.to_thread.run_sync(loop.run, self._plan.seconds, self._plan.warm_up)
         return Measured(lane.tokens_per_second, Split(lane=lane, interpreter=None, loop=0.0, parts={}))
-
-    def close(self) -> None:
-        """Free the context."""
-        self._context.close()
 
 
 class EngineHere:

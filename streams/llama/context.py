@@ -111,6 +111,7 @@ class Context:
         lib = library()
         self._library = lib
         self._api = api = lib.api
+        self._quick = lib.quick
         self.options = options
         self._vocabulary_size = model.vocabulary.size
         self._rows: dict[int, Any] = {}
@@ -185,7 +186,7 @@ class Context:
         kind = self._rows.get(count)
         if kind is None:
             kind = self._rows[count] = ctypes.c_float * count
-        address = ctypes.cast(self._api.llama_get_logits(self._pointer), ctypes.c_void_p).value
+        address = ctypes.cast(self._quick.llama_get_logits(self._pointer), ctypes.c_void_p).value
         if address is None:
             raise ContextError("llama.cpp has no logits: the step before did not finish")
         memory: Any = kind.from_address(address)
@@ -213,7 +214,7 @@ class Context:
         self._check_sequence(sequence)
         if start and not self._can_go_on(sequence, start):
             return False
-        removed = bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, -1))
+        removed = bool(self._quick.llama_memory_seq_rm(self._memory, sequence, start, -1))
         self._lengths[sequence] = self.length(sequence)
         if start == 0:
             self._sharing.discard(sequence)
@@ -364,7 +365,7 @@ class Context:
         """Return how many tokens a sequence's cells hold."""
         self._check_open()
         self._check_sequence(sequence)
-        return int(self._api.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+        return int(self._quick.llama_memory_seq_pos_max(self._memory, sequence)) + 1
 
     def close(self) -> None:
         """Free the context and its cells."""
@@ -378,7 +379,7 @@ class Context:
         Cells that have left a sliding window are used for other tokens, whatever sequence they belong to, and are not
         saved. llama.cpp would go on without them, and compute nonsense. Those that are left have no gap.
         """
-        first = int(self._api.llama_memory_seq_pos_min(self._memory, sequence))
+        first = int(self._quick.llama_memory_seq_pos_min(self._memory, sequence))
         return length <= self.length(sequence) and (not self._window or first <= max(0, length - self._window + 1))
 
     def _continued(self, batch: Batch) -> dict[SequenceId, int]:

@@ -9,8 +9,8 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Iterator
-from types import ModuleType
+from collections.abc import Iterator, Sequence
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 logger = logging.getLogger("llamalane.llama")
@@ -20,6 +20,9 @@ _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ER
 _CONTINUES_LINE = 5
 # In a unified cache the context is the whole region; that no sequence outgrows the model is checked elsewhere.
 _MISLEADING = ("possible training context overflow",)
+
+_QUICK = ("llama_get_logits", "llama_memory_seq_pos_max", "llama_memory_seq_pos_min", "llama_memory_seq_rm")
+"""Functions that never wait and take some microseconds, once a step is computed."""
 
 SPIN_COUNT = "10000"
 """How often an OpenMP thread looks for work before it sleeps. Unbounded, as libgomp has it by default, llama.cpp's
@@ -64,12 +67,17 @@ class _Log:
 
 
 class Library:
-    """llama.cpp, loaded once in a process; `api` holds the functions of llama.h."""
+    """llama.cpp, loaded once in a process; `api` holds the functions of llama.h.
+
+    Those in `quick` let no other Python code run meanwhile. Others do, and then have to wait until the interpreter is
+    free again: a thousand times as long as these few take, when an event loop is busy.
+    """
 
     def __init__(self) -> None:
         with _bounded_spin():
             import llama_cpp  # noqa: PLC0415  (must come after the environment is set)
         self.api: Any = llama_cpp.llama_cpp
+        self.quick: Any = _keeping_interpreter(self.api, _QUICK)
         self.version: str = llama_cpp.__version__
         self._log = _Log()
         # llama.cpp keeps the pointer for the life of the process, so the callback must live as long.
@@ -106,6 +114,15 @@ class Library:
         from llama_cpp import llama_chat_format  # noqa: PLC0415
 
         return llama_chat_format  # type: ignore[no-any-return]
+
+
+def _keeping_interpreter(api: Any, names: Sequence[str]) -> Any:
+    """Return those functions of llama.h as they are called without letting go of the interpreter."""
+    loaded = ctypes.PyDLL(None, handle=api._lib._handle)
+    functions = {name: getattr(loaded, name) for name in names}
+    for name, function in functions.items():
+        function.argtypes, function.restype = getattr(api, name).argtypes, getattr(api, name).restype
+    return SimpleNamespace(**functions)
 
 
 @functools.cache

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from llamalane.ids import StepNumber
-from llamalane.streams import StepPlan
+from llamalane.ids import PlanVersion, RequestId, StepNumber
+from llamalane.streams import FinishReason, RowOutput, StepPlan, StepReport, StepTimes
 from llamalane.streams import lane as lane_module
-from llamalane.streams.lane import Lane
+from llamalane.streams.lane import HANDOVER, Lane, patience_after
 from tests.streams.lane_rig import ENDLESS, PROMPT, TIMEOUT, Inbox
 from tests.streams.plans import edit, grant, join, plan
 
@@ -27,7 +27,11 @@ def expecting(step: int, number: int, *changes: object) -> StepPlan:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes wait as long as it takes."""
-    monkeypatch.setattr(lane_module, "HANDOVER", TIMEOUT)
+
+    def always(report: StepReport) -> float:
+        return TIMEOUT if any(output.ended for output in report.outputs) else 0.0
+
+    monkeypatch.setattr(lane_module, "patience_after", always)
 
 
 @pytest.mark.usefixtures("patience")
@@ -69,3 +73,20 @@ def test_a_lane_that_waits_can_be_closed(start: Start, inbox: Inbox) -> None:
     lane.post(expecting(0, 1, SHORT, LONG))
     inbox.report()
     lane.close()
+
+
+def step(rows: int, ended: int, decode: float) -> StepReport:
+    """A step of so many rows, of which some have ended."""
+    outputs = tuple(
+        RowOutput(RequestId(f"row-{row}"), 70, FinishReason.LENGTH if row < ended else None) for row in range(rows)
+    )
+    times = StepTimes(begin=0.0, decode=decode, sample=0.001, idle=0.0)
+    return StepReport("lane", StepNumber(1), PlanVersion(1), outputs=outputs, times=times)
+
+
+def test_a_lane_waits_no_longer_than_the_rows_that_ended_would_have_had_of_the_next_step() -> None:
+    assert patience_after(step(8, 0, 0.04)) == 0
+    assert patience_after(step(8, 1, 0.012)) == pytest.approx(0.0015)
+    assert patience_after(step(8, 2, 0.006)) == pytest.approx(0.0015)
+    assert patience_after(step(8, 1, 0.04)) == HANDOVER, "never for long"
+    assert patience_after(step(16, 1, 0.004)) == 0, "waiting would take longer"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ from llamalane.errors import DecodeError, ModelLoadError
 from llamalane.ids import SequenceId
 from llamalane.streams.llama import Batch, Context, Model, ModelOptions, library
 from llamalane.streams.llama.library import SPIN_COUNT, _Log
-from tests.streams.llama.conftest import OPTIONS
+from tests.streams.llama.conftest import OPTIONS, PROMPT, step
 
 SPIN = "GOMP_SPINCOUNT"
 POLICY = "OMP_WAIT_POLICY"
@@ -148,3 +149,15 @@ def test_the_reason_that_an_exception_tells_is_not_logged_too(
     with caplog.at_level(logging.DEBUG, "llamalane.llama"), pytest.raises(ModelLoadError, match="file bounds"):
         Model(ModelOptions(path=path))
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_quick_functions_are_llama_cpps_own_and_keep_the_interpreter(context: Context) -> None:
+    step(context, (SequenceId(1), PROMPT))
+    lib = library()
+    for name, function in vars(lib.quick).items():
+        assert function.argtypes == getattr(lib.api, name).argtypes
+        assert function._flags_ & ctypes._FUNCFLAG_PYTHONAPI  # type: ignore[attr-defined]
+    memory = lib.api.llama_get_memory(context._pointer)
+    assert lib.quick.llama_memory_seq_pos_max(memory, 1) == lib.api.llama_memory_seq_pos_max(memory, 1) == 20
+    assert lib.quick.llama_memory_seq_rm(memory, 1, 10, -1)
+    assert lib.api.llama_memory_seq_pos_max(memory, 1) == 9
