@@ -12,6 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from llamalane import __version__
 from llamalane.api.authentication import Authenticate
+from llamalane.api.batches.file_routes import FILES_PATH, largest_form
 from llamalane.api.config import ApiConfig, ServerConfig
 from llamalane.api.errors import handle_error
 from llamalane.api.middleware import LimitBody, RequestLog
@@ -52,14 +53,14 @@ def create_app(
         app.add_exception_handler(kind, handle_error)
     app.include_router(make_router(service))
     # The last one added is the first to see a request.
-    app.add_middleware(LimitBody, limit=service.api.max_body_bytes)
+    app.add_middleware(LimitBody, limit=service.api.max_body_bytes, larger={FILES_PATH: largest_form(service.api)})
     app.add_middleware(Authenticate, admit=service.admit)
     app.add_middleware(RequestLog)
     if service.api.cors_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=service.api.cors_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["Retry-After", "X-Request-Id", PRIORITY_HEADER],
         )

@@ -27,11 +27,12 @@ ReadStatistics = Callable[[], EngineStatistics | None]
 
 
 class Metrics:
-    """The metrics of one app, in a registry of their own."""
+    """The metrics of one app, in a registry of their own; `others` add theirs."""
 
-    def __init__(self, statistics: ReadStatistics) -> None:
+    def __init__(self, statistics: ReadStatistics, *others: Collector) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(EngineCollector(statistics))
+        for collector in (EngineCollector(statistics), *others):
+            self._registry.register(collector)
         self._queue_time = self._histogram(
             "request_queue_time_seconds", "Time from submission to admission.", _REQUEST_BUCKETS
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -128,20 +129,25 @@ class RequestLog:
 
 
 class LimitBody:
-    """Refuses a body of more than `limit` bytes: unread when its length is told, else as soon as it is met."""
+    """Refuses a body of more than `limit` bytes: unread when its length is told, else as soon as it is met.
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    `larger` names the paths that take more.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, larger: Mapping[str, int] = {}) -> None:
         self._app = app
         self._limit = limit
+        self._larger = larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = HTTPException(413, f"the body is too large: at most {self._limit} bytes are taken")
+        limit = self._larger.get(route_path(scope), self._limit)
+        refusal = HTTPException(413, f"the body is too large: at most {limit} bytes are taken")
         length = Headers(scope=scope).get("content-length", "")
-        if length.isascii() and length.isdigit() and (len(length) > _DIGITS or int(length) > self._limit):
+        if length.isascii() and length.isdigit() and (len(length) > _DIGITS or int(length) > limit):
             await answer_for(refusal).response()(scope, receive, send)
             return
         received = 0
@@ -151,7 +157,7 @@ class LimitBody:
             message = await receive()
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
-                if received > self._limit:
+                if received > limit:
                     raise refusal
             return message
 

@@ -12,6 +12,8 @@ from llamalane.api.admin import admin_router
 from llamalane.api.answers import GenerationAnswer
 from llamalane.api.authentication import caller_of
 from llamalane.api.batch import ENDPOINTS
+from llamalane.api.batches.batch_routes import add_batch_routes
+from llamalane.api.batches.file_routes import add_file_routes
 from llamalane.api.bodies import read_body
 from llamalane.api.choices import Endpoint
 from llamalane.api.explain import add_queue_routes
@@ -37,6 +39,8 @@ def make_router(service: Service) -> APIRouter:
         )
     _add_model_routes(router, service)
     add_queue_routes(router, service)
+    add_file_routes(router, service)
+    add_batch_routes(router, service)
     _add_health_routes(router, service)
     router.include_router(admin_router(service))
     return router
