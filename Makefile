@@ -23,13 +23,14 @@ STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEXES := https://abetlen.github.io/llama-cpp-python/whl
 
-.PHONY: help serve test lint gemma
+.PHONY: help serve test examples lint gemma
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
 
 help:
 	@echo "make serve   serve a small demonstration model on $(HOST):$(PORT) (HOST=, PORT=)"
 	@echo "make test    run the tests (ARGS=)"
+	@echo "make examples run the examples (ARGS=), with LangChain and LlamaIndex in an environment of their own"
 	@echo "make lint    check style and types"
 	@echo "make gemma   fetch a second model, with a sliding window, on which some tests run (240 MB)"
 	@echo "Each sets up $(VENV) first, with PYTHON=$(PYTHON). WHEELS=cpu saves compiling llama.cpp."
@@ -39,8 +40,11 @@ serve: $(STAMPS)/server $(STAMPS)/model
 	echo "Serving $$1 on http://$(HOST):$(PORT); Ctrl-C ends it."; \
 	exec $(BIN)/llamalane serve "$$1" --host $(HOST) --port $(PORT)
 
-test: $(STAMPS)/test $(STAMPS)/model
+test: $(STAMPS)/test $(STAMPS)/model $(STAMPS)/examples
 	$(BIN)/pytest $(ARGS)
+
+examples: $(STAMPS)/test $(STAMPS)/model $(STAMPS)/examples
+	$(BIN)/pytest tests/examples $(ARGS)
 
 lint: $(STAMPS)/lint
 	$(BIN)/ruff check .
@@ -83,6 +87,13 @@ $(STAMPS)/gemma: $(STAMPS)/venv
 $(STAMPS)/test: pyproject.toml $(STAMPS)/server
 	@echo "Installing what the tests need."
 	$(PIP) install --group test
+	@touch $@
+
+# Clients of a server, which need nothing of llamalane, and which would not have the client of OpenAI's that the tests have.
+$(STAMPS)/examples: pyproject.toml $(STAMPS)/venv
+	@echo "Installing LangChain and LlamaIndex into $(VENV)/examples, for two of the examples."
+	$(BIN)/python -m venv --without-pip $(VENV)/examples
+	$(PIP) --python $(VENV)/examples install --quiet --group examples
 	@touch $@
 
 # mypy reads the libraries that the tests use.

@@ -10,9 +10,11 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse
 
+from llamalane.api.answer_schemas import Drained, LaneSwitched, RequestsCancelled, RequestsChanged
 from llamalane.api.authentication import caller_of
 from llamalane.api.bodies import explain
 from llamalane.api.errors import lane_not_found, request_not_found
+from llamalane.api.openapi import answer, errors, request_body
 from llamalane.api.priority import choose_level
 from llamalane.api.service import Service
 from llamalane.errors import InvalidRequestError, PermissionDeniedError
@@ -48,7 +50,7 @@ def admin_router(service: Service) -> APIRouter:
             what = "this API key may not administer" if service.keys.has_admin else "no API key may administer"
             raise PermissionDeniedError(f"{what}: use one that has `admin: true` in the server's configuration")
 
-    router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])
+    router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)], responses=errors(403, 503))
     _add_drain_route(router, service)
     _add_lane_routes(router, service)
     _add_request_routes(router, service)
@@ -56,7 +58,11 @@ def admin_router(service: Service) -> APIRouter:
 
 
 def _add_drain_route(router: APIRouter, service: Service) -> None:
-    @router.post("/drain")
+    @router.post(
+        "/drain",
+        responses=answer(Drained, "It has drained.") | errors(400),
+        openapi_extra=request_body(DrainBody, required=False),
+    )
     async def drain(request: Request) -> JSONResponse:
         """Take no new requests from now on, and answer when those under way have ended."""
         body = _parse(DrainBody, await request.body() or b"{}")
@@ -69,12 +75,14 @@ def _add_drain_route(router: APIRouter, service: Service) -> None:
 
 
 def _add_lane_routes(router: APIRouter, service: Service) -> None:
-    @router.post("/lanes/{name:path}/pause")
+    switched = answer(LaneSwitched, "The lane.") | errors(404)
+
+    @router.post("/lanes/{name:path}/pause", responses=switched)
     async def pause_lane(request: Request, name: str) -> JSONResponse:
         """Let a lane finish what runs on it and take nothing new."""
         return _switch(request, service.any_engine(), name, paused=True)
 
-    @router.post("/lanes/{name:path}/resume")
+    @router.post("/lanes/{name:path}/resume", responses=switched)
     async def resume_lane(request: Request, name: str) -> JSONResponse:
         """Let a paused lane take requests again."""
         return _switch(request, service.any_engine(), name, paused=False)
@@ -98,7 +106,9 @@ def _lanes(engine: Engine) -> dict[str, LaneStatistics]:
 
 
 def _add_request_routes(router: APIRouter, service: Service) -> None:
-    @router.post("/requests/{request_id:path}/cancel")
+    @router.post(
+        "/requests/{request_id:path}/cancel", responses=answer(RequestsCancelled, "They have ended.") | errors(404)
+    )
     async def cancel(request: Request, request_id: str) -> JSONResponse:
         """End a request, or all choices of an answer; its client gets an error."""
         engine = service.any_engine()
@@ -110,7 +120,11 @@ def _add_request_routes(router: APIRouter, service: Service) -> None:
             engine.cancel(name)
         return JSONResponse({"object": "requests", "cancelled": names})
 
-    @router.post("/requests/{request_id:path}/priority")
+    @router.post(
+        "/requests/{request_id:path}/priority",
+        responses=answer(RequestsChanged, "They have the priority.") | errors(400, 404),
+        openapi_extra=request_body(PriorityBody),
+    )
     async def set_priority(request: Request, request_id: str) -> JSONResponse:
         """Give a request, or all choices of an answer, another priority, whether it waits or runs."""
         body = _parse(PriorityBody, await request.body())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import anyio
@@ -16,13 +16,15 @@ from llamalane.api.choices import Endpoint, Order, submit_all
 from llamalane.api.config import ApiConfig
 from llamalane.api.errors import answer_for
 from llamalane.api.keys import Caller
-from llamalane.api.middleware import record_of
+from llamalane.api.middleware import RequestRecord, record_of
 from llamalane.api.priority import PRIORITY_HEADER, choose_level
+from llamalane.api.reply_chunks import ReplyChunks, finish_of
 from llamalane.api.schemas import GenerationBody
 from llamalane.api.sse import DONE, ChunkEncoder, EventWriter, encode_event
+from llamalane.api.tracing import GenerationSpan, Tracing
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level
-from llamalane.scheduler import Engine, Result
+from llamalane.scheduler import Engine, Result, TextPiece
 
 logger = logging.getLogger("llamalane.api")
 
@@ -47,7 +49,7 @@ class GenerationAnswer(Response):
         caller: Caller,
         api: ApiConfig,
         priority_header: str | None,
-        observe: Note,
+        tracing: Tracing,
     ) -> None:
         super().__init__()
         self._engine = engine
@@ -56,13 +58,14 @@ class GenerationAnswer(Response):
         self._caller = caller
         self._api = api
         self._priority_header = priority_header
-        self._observe = observe
+        self._tracing = tracing
+        self._order: Order | None = None
+        self._results: list[Result] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Submit, and send what comes."""
-        body = self._body
-        record = record_of(scope)
-        level = choose_level(
+        body, record = self._body, record_of(scope)
+        level = record.level = choose_level(
             self._engine.levels,
             body.priority,
             self._priority_header,
@@ -70,40 +73,58 @@ class GenerationAnswer(Response):
             most_urgent=self._caller.most_urgent,
             cap=self._api.above_level == "cap",
         )
-        record.level = level
+        with self._tracing.generation(scope, self._endpoint.operation, body, level, self._engine.model_names) as span:
+            try:
+                if body.stream:
+                    await self._send_stream(level, receive, send, record, span)
+                else:
+                    answer = await while_connected(receive, lambda: self._collect(level))
+                    await JSONResponse(answer, headers={PRIORITY_HEADER: str(level)})(scope, receive, send)
+            finally:
+                self._tell(record, span)
 
-        def note(result: Result) -> None:
-            self._observe(result)
-            record.add(result)
-
-        headers = {PRIORITY_HEADER: str(level)}
-        if not body.stream:
-            answer = await while_connected(receive, lambda: self._collect(level, note))
-            await JSONResponse(answer, headers=headers)(scope, receive, send)
-            return
-        writer = EventWriter(send, headers)
+    async def _send_stream(
+        self, level: Level, receive: Receive, send: Send, record: RequestRecord, span: GenerationSpan
+    ) -> None:
+        writer = EventWriter(send, {PRIORITY_HEADER: str(level)})
         try:
-            ending = await while_connected(receive, lambda: self._stream(level, note, writer))
+            ending = await while_connected(receive, lambda: self._stream(level, writer))
         except ClientDisconnect:
             raise
         except Exception as error:
             if not writer.begun:
                 raise
             record.error = type(error).__name__
+            span.fail(error)
             ending = _error_event(error)
         await writer.end(ending)
 
-    async def _collect(self, level: Level, note: Note) -> dict[str, Any]:
+    async def _collect(self, level: Level) -> dict[str, Any]:
         async with self._submit(level) as order:
-            return await order.collect(note)
+            return await order.collect(self._results.append)
 
-    async def _stream(self, level: Level, note: Note, writer: EventWriter) -> bytes:
+    async def _stream(self, level: Level, writer: EventWriter) -> bytes:
         async with self._submit(level) as order:
-            return await ChoiceStream(order, writer, note).run(self._api.ping_after)
+            return await ChoiceStream(order, writer, self._results.append).run(self._api.ping_after)
 
-    def _submit(self, level: Level) -> AbstractAsyncContextManager[Order]:
+    @contextlib.asynccontextmanager
+    async def _submit(self, level: Level) -> AsyncIterator[Order]:
         tenant, salt = self._caller.owner(self._body.user, tenant_from_user=self._api.tenant_from_user)
-        return submit_all(self._engine, self._endpoint, self._body, level, tenant=tenant, cache_salt=salt)
+        async with submit_all(
+            self._engine, self._endpoint, self._body, level, tenant=tenant, cache_salt=salt
+        ) as self._order:
+            yield self._order
+
+    def _tell(self, record: RequestRecord, span: GenerationSpan) -> None:
+        """Tell the log and the trace what became of the choices, if they were submitted at all."""
+        for result in self._results:
+            record.add(result)
+        if self._order is not None:
+            finished = {result.id for result in self._results}
+            for handle in self._order.handles:
+                if handle.id not in finished:
+                    record.add_unfinished(handle.progress)
+            span.tell(self._order, self._results)
 
 
 class ChoiceStream:
@@ -147,25 +168,43 @@ class ChoiceStream:
     async def _follow(self, index: int) -> None:
         """Write one choice to its end."""
         order, encoder, write = self._order, self._encoder, self._writer.write
-        first = order.endpoint.first_chunk(index)
+        echo = await order.echo(index // order.per_prompt)
+        first = order.endpoint.first_chunk(index, echo)
         opening = encoder.chunk(first) if first is not None else b""
         frame = encoder.text_frame(*order.endpoint.text_chunk(index))
+        format = order.reply(index)
+        reply = None if format is None else ReplyChunks(encoder, index, format.reader(), frame)
+        encode = frame.encode if reply is None else reply.encode
         handle = order.handles[index]
-        texts = aiter(handle)
+        pieces: AsyncIterator[str | TextPiece] = handle.pieces() if order.logprobs else aiter(handle)
         try:
-            async for text in texts:
-                await write(opening + frame.encode(text))
+            async for piece in pieces:
+                if isinstance(piece, str):
+                    chunks = opening + encode(piece)
+                elif reply is None:
+                    chunks = opening + encoder.chunk(order.endpoint.scored_chunk(index, piece, echo))
+                else:  # what its tokens mean may show only later, or never
+                    scores = order.endpoint.scored_chunk(index, TextPiece("", piece.tokens), echo)
+                    chunks = opening + encode(piece.text) + encoder.chunk(scores)
                 opening = b""
+                if chunks:
+                    await write(chunks)
         finally:
-            if isinstance(texts, AsyncGenerator):
-                await texts.aclose()  # trio warns of a generator that was left to the garbage collector
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()  # trio warns of a generator that was left to the garbage collector
         result = self._results[index] = await handle.result()
         self._note(result)
+        if echo is not None and result.ending is not None:
+            ending = order.endpoint.scored_chunk(index, TextPiece("", (result.ending,)), echo)
+            await write(opening + encoder.chunk(ending))
+            opening = b""
         more: dict[str, Any] = {}
         if len(self._results) == len(order.handles) and not order.include_usage:
             more = order.summary(list(self._results.values()))
-        last = order.endpoint.last_chunk(index, result.finish_reason)
-        await write(opening + encoder.chunk(last, **more))
+        if reply is not None:
+            opening += reply.end()
+        finish = finish_of(result.finish_reason, called=reply is not None and reply.called)
+        await write(opening + encoder.chunk(order.endpoint.last_chunk(index, finish), **more))
 
     def _ending(self) -> bytes:
         if not self._order.include_usage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llamalane.api.errors import answer_for
 from llamalane.api.keys import Caller
-from llamalane.api.middleware import OPEN_PATHS, record_of, route_path
+from llamalane.api.middleware import record_of, route_path
 
 Admit = Callable[[str, Sequence[bytes]], Caller | None]
 """Returns who may come in, given the path and the keys that are shown; None for nobody."""
@@ -19,15 +19,19 @@ _CALLER = "llamalane.caller"
 
 
 class Authenticate:
-    """Lets in whom `admit` does; a key is shown as `Authorization: Bearer` or as `x-api-key`. Health is open to all."""
+    """Lets in whom `admit` does; a key is shown as `Authorization: Bearer` or as `x-api-key`.
 
-    def __init__(self, app: ASGIApp, admit: Admit) -> None:
+    `open_paths` are open to all.
+    """
+
+    def __init__(self, app: ASGIApp, admit: Admit, open_paths: Collection[str]) -> None:
         self._app = app
         self._admit = admit
+        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or route_path(scope) in OPEN_PATHS:
+        if scope["type"] != "http" or route_path(scope) in self._open_paths:
             await self._app(scope, receive, send)
             return
         caller = self._admit(route_path(scope), _shown(Headers(scope=scope)))

@@ -25,10 +25,6 @@ from llamalane.scheduler import Engine, Result
 ENDPOINTS: Mapping[str, Endpoint[Any]] = {endpoint.path: endpoint for endpoint in (Completions(), Chat())}
 
 
-def _ignore(result: Result) -> None:
-    """Note nothing: who runs a batch reads the answers."""
-
-
 @dataclass(frozen=True, slots=True)
 class ItemTerms:
     """On whose behalf an item is served, and what it may have.
@@ -38,14 +34,12 @@ class ItemTerms:
         level: the level of an item that names none; None for the one that any request would have.
         cap: whether an item that asks for a more urgent level than it may have gets that one, and is not refused.
         tenant_from_user: whether the field `user` says which tenant it belongs to.
-        note: is told of each result.
     """
 
     caller: Caller = ANYONE
     level: Level | None = None
     cap: bool = False
     tenant_from_user: bool = False
-    note: Callable[[Result], None] = _ignore
 
 
 class ServeBody(Protocol):
@@ -79,7 +73,7 @@ async def _generate(
     tenant, salt = terms.caller.owner(request.user, tenant_from_user=terms.tenant_from_user)
     async with submit_all(engine, endpoint, request, level, tenant=tenant, cache_salt=salt) as order:
         accepted()
-        return await order.collect(terms.note)
+        return await order.collect(_ignore)
 
 
 SERVERS: Mapping[str, ServeBody] = {
@@ -130,6 +124,10 @@ def response_line(custom_id: str, status: int, body: Mapping[str, Any]) -> bytes
 def error_line(custom_id: str | None, error: Mapping[str, Any]) -> bytes:
     """Return the line of an output file that tells why an item was not served at all."""
     return _line({"custom_id": custom_id, "response": None, "error": error})
+
+
+def _ignore(result: Result) -> None:
+    """Note nothing: who runs a batch reads the answers."""
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -2,74 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field, WithJsonSchema
 
+from llamalane.api.answer_schemas import ChatCompletion, ChatCompletionChunk
 from llamalane.api.choices import Endpoint, PromptInput
-from llamalane.api.schemas import GenerationBody
+from llamalane.api.logprobs import Echo, chat_logprobs
+from llamalane.api.messages import Message
+from llamalane.api.reply import EFFORTS, Question, Reply, ReplyFormat, plan_reply
+from llamalane.api.reply_chunks import finish_of, message_of
+from llamalane.api.schemas import GenerationBody, Within
+from llamalane.api.tool_fields import MAX_TOOLS, ToolField, read_choice, read_tools
 from llamalane.errors import InvalidRequestError
 from llamalane.ids import RequestId
-from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
-
-# What clients send back of an answer's message; more than "nothing" in them is not supported.
-_EMPTY_IN_MESSAGES = frozenset(
-    {"annotations", "audio", "function_call", "reasoning_content", "refusal", "tool_call_id", "tool_calls"}
+from llamalane.scheduler import (
+    TEMPLATE_VARIABLES,
+    Engine,
+    GrammarPart,
+    RequestHandle,
+    Result,
+    SubmitOptions,
+    TextPiece,
 )
 
-
-def _content(value: Any) -> str:
-    """Return the text of a message's content, given as it is or as a list of text parts."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise PydanticCustomError("content", "it must be a string or a list of text parts")
-    return "\n".join(_part(part, index) for index, part in enumerate(value))
-
-
-def _part(part: Any, index: int) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind != "text":
-        raise PydanticCustomError(
-            "part",
-            "part {index} is of the type {kind}; only text parts are supported",
-            {"index": index, "kind": repr(kind)[:100]},
-        )
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise PydanticCustomError("part", "part {index} has no string as its text", {"index": index})
-    return text
-
-
-class Message(BaseModel):
-    """One message of a chat."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, PlainValidator(_content)]
-    name: str | None = None
-
-    def for_template(self) -> dict[str, str]:
-        """Return the message as chat templates know it: a developer is what they call the system."""
-        message = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
-        return message if self.name is None else {**message, "name": self.name}
-
-    def check(self, where: str) -> None:
-        """Raise `InvalidRequestError` for fields that are not supported."""
-        for name, value in (self.model_extra or {}).items():
-            param = f"{where}.{name}"[:200]
-            if name not in _EMPTY_IN_MESSAGES:
-                raise InvalidRequestError(f"unrecognized field {param!r}", param=param)
-            if value is not None and value != []:
-                raise InvalidRequestError(f"{param} is not supported", param=param)
+MAX_TOP_LOGPROBS = 20
 
 
 class ChatBody(GenerationBody):
-    """The body of `/v1/chat/completions`."""
+    """The body of `/v1/chat/completions`.
 
+    Beside OpenAI's fields there are vLLM's `chat_template_kwargs`, further variables for the chat template, and
+    `include_reasoning`, whether the answer tells what the model thought.
+    """
+
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Within(0, MAX_TOP_LOGPROBS)] | None = None
     messages: Annotated[
         list[Message],
         Field(min_length=1, max_length=10_000),
@@ -79,22 +50,71 @@ class ChatBody(GenerationBody):
                 "minItems": 1,
                 "items": {
                     "type": "object",
-                    "properties": {"role": {"type": "string"}, "content": {"type": "string"}},
-                    "required": ["role", "content"],
+                    "properties": {"role": {"type": "string"}, "content": {"type": ["string", "null"]}},
+                    "required": ["role"],
                 },
             }
         ),
     ]
+    tools: Annotated[
+        list[ToolField] | None,
+        Field(max_length=MAX_TOOLS),
+        WithJsonSchema({"type": "array", "items": {"type": "object"}}),
+    ] = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+
+    @functools.cached_property
+    def question(self) -> Question:
+        """What is asked; raises `InvalidRequestError` for what cannot be."""
+        tools = read_tools(self.tools or ())
+        mode, tool = read_choice(self.tool_choice, tools)
+        grammar = self._grammar
+        return Question(
+            turns=[message.turn() for message in self.messages],
+            tools=tools,
+            mode=mode,
+            tool=tool,
+            parallel=self.parallel_tool_calls is not False,
+            form=None if grammar is None else GrammarPart(*grammar),
+            variables=self.chat_template_kwargs or {},
+            effort=self.reasoning_effort,
+            thoughts=self.include_reasoning is not False,
+        )
+
+    @property
+    def alternatives(self) -> int | None:
+        """Beside how many others each token is told with its log probability, None if it is not."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
-        """Raise `InvalidRequestError` for fields that are unknown, or not supported."""
+        """Raise `InvalidRequestError` for fields that are unknown, not supported, or do not go together."""
         super().check()
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequestError("top_logprobs is only allowed when logprobs is true", param="top_logprobs")
         for index, message in enumerate(self.messages):
             message.check(f"messages[{index}]")
+        for name in self.chat_template_kwargs or ():
+            if name in TEMPLATE_VARIABLES:
+                raise InvalidRequestError(
+                    f"chat_template_kwargs may not set {name}, which the server does", param="chat_template_kwargs"
+                )
+        if self.reasoning_effort is not None and self.reasoning_effort not in EFFORTS:
+            raise InvalidRequestError(
+                f"reasoning_effort must be one of {', '.join(EFFORTS)}; got {self.reasoning_effort!r:.100}",
+                param="reasoning_effort",
+            )
+        _ = self.question
 
     def client_name(self, param: str | None) -> str | None:
         """Return what the client called the engine's parameter `param`."""
-        return "messages" if param == "prompt" else super().client_name(param)
+        if param == "prompt":
+            return "messages"
+        name = super().client_name(param)
+        return "tools" if name == "grammar" and self.tools else name
 
 
 class Chat(Endpoint[ChatBody]):
@@ -102,29 +122,39 @@ class Chat(Endpoint[ChatBody]):
 
     path = "/v1/chat/completions"
     body_type = ChatBody
+    answer = ChatCompletion
+    chunk = ChatCompletionChunk
+    operation = "chat"
     id_prefix = "chatcmpl"
     object_name = "chat.completion"
     chunk_object_name = "chat.completion.chunk"
 
     def prompts(self, engine: Engine, body: ChatBody) -> Sequence[PromptInput]:
-        """Return the one prompt that the messages make."""
-        messages: list[Mapping[str, Any]] = [message.for_template() for message in body.messages]
+        """Return the one prompt that the messages make, and how its answers are to be read."""
+        plan = plan_reply(engine.chat_template, engine.config.models[0], body.question)
+        format = plan.format
 
         async def submit(ids: Sequence[RequestId], options: SubmitOptions) -> list[RequestHandle]:
-            return await engine.submit_chat_choices(messages, ids, **options)
+            more = SubmitOptions(**options)
+            if plan.grammar != options["sampling"].grammar:
+                more["sampling"] = replace(options["sampling"], grammar=plan.grammar)
+            if format.marks:
+                more["shown"] = format.marks
+            if format.single:
+                more["stop_when"] = format.stop_when
+            return await engine.submit_choices(plan.prompt, ids, **more)
 
-        return [PromptInput(submit)]
+        return [PromptInput(submit, reply=None if format.plain else format)]
 
-    def choice(self, index: int, result: Result) -> dict[str, Any]:
+    def choice(self, index: int, result: Result, echo: Echo | None = None) -> dict[str, Any]:
         """Return a finished choice."""
-        return {
-            "index": index,
-            "message": {"role": "assistant", "content": result.text, "refusal": None},
-            "logprobs": None,
-            "finish_reason": result.finish_reason.value,
-        }
+        return _choice(index, Reply(result.text), result)
 
-    def first_chunk(self, index: int) -> dict[str, Any]:
+    def read_choice(self, index: int, result: Result, format: ReplyFormat) -> dict[str, Any]:
+        """Return a finished choice that is to be read in `format`."""
+        return _choice(index, format.reader().read(result.text), result)
+
+    def first_chunk(self, index: int, echo: Echo | None = None) -> dict[str, Any]:
         """Return the choice of the chunk that names the role."""
         return _delta(index, {"role": "assistant", "content": ""})
 
@@ -132,9 +162,22 @@ class Chat(Endpoint[ChatBody]):
         """Return what stands before and after the text of a chunk."""
         return f'{{"index":{index},"delta":{{"content":', '},"logprobs":null,"finish_reason":null}'
 
-    def last_chunk(self, index: int, finish: FinishReason) -> dict[str, Any]:
+    def scored_chunk(self, index: int, piece: TextPiece, echo: Echo | None = None) -> dict[str, Any]:
+        """Return the choice of a chunk that brings log probabilities with its text."""
+        return {**_delta(index, {"content": piece.text}), "logprobs": chat_logprobs(piece.tokens)}
+
+    def last_chunk(self, index: int, finish: str) -> dict[str, Any]:
         """Return the choice of the chunk that tells why the text ended."""
-        return _delta(index, {}, finish.value)
+        return _delta(index, {}, finish)
+
+
+def _choice(index: int, reply: Reply, result: Result) -> dict[str, Any]:
+    return {
+        "index": index,
+        "message": message_of(reply),
+        "logprobs": None if result.logprobs is None else chat_logprobs(result.logprobs),
+        "finish_reason": finish_of(result.finish_reason, called=bool(reply.calls)),
+    }
 
 
 def _delta(index: int, delta: Mapping[str, str], finish: str | None = None) -> dict[str, Any]:

@@ -6,17 +6,21 @@ import contextlib
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic
+
+from pydantic import BaseModel
 
 from llamalane.api.bodies import BodyT
 from llamalane.api.footprint import Footprint
+from llamalane.api.logprobs import Echo
 from llamalane.api.priority import tier_of
+from llamalane.api.reply import ReplyFormat
 from llamalane.api.schemas import GenerationBody
 from llamalane.errors import QueueFullError
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
+from llamalane.scheduler import Engine, RequestHandle, Result, SubmitOptions, TextPiece
 
 Submit = Callable[[Sequence[RequestId], SubmitOptions], Awaitable[list[RequestHandle]]]
 """Submits one prompt, as a choice for each id."""
@@ -24,17 +28,29 @@ Submit = Callable[[Sequence[RequestId], SubmitOptions], Awaitable[list[RequestHa
 
 @dataclass(frozen=True, slots=True)
 class PromptInput:
-    """One prompt of a request: what submits it, and how many tokens it has at least."""
+    """One prompt of a request: what submits it, and how many tokens it has at least.
+
+    `echo` is its text if its choices are to begin with it.
+    `reply` says how its outputs are to be read, None for those that are nothing but text.
+    """
 
     submit: Submit
     least_tokens: int = 1
+    echo: str | None = None
+    reply: ReplyFormat | None = None
 
 
 class Endpoint(ABC, Generic[BodyT]):
-    """What differs between the two endpoints: how prompts come in, and how choices go out."""
+    """What differs between the two endpoints: how prompts come in, and how choices go out.
+
+    `operation` is what OpenTelemetry calls it; `answer` and `chunk` describe what it answers.
+    """
 
     path: str
     body_type: type[BodyT]
+    answer: type[BaseModel]
+    chunk: type[BaseModel]
+    operation: str
     id_prefix: str
     object_name: str
     chunk_object_name: str
@@ -44,19 +60,27 @@ class Endpoint(ABC, Generic[BodyT]):
         """Return the prompts of `body`."""
 
     @abstractmethod
-    def choice(self, index: int, result: Result) -> dict[str, Any]:
-        """Return a finished choice."""
+    def choice(self, index: int, result: Result, echo: Echo | None = None) -> dict[str, Any]:
+        """Return a finished choice, with `echo` before it."""
+
+    def read_choice(self, index: int, result: Result, format: ReplyFormat) -> dict[str, Any]:
+        """Return a finished choice that is to be read in `format`; where no prompt has one, it is never asked for."""
+        raise NotImplementedError
 
     @abstractmethod
-    def first_chunk(self, index: int) -> dict[str, Any] | None:
-        """Return the choice of the chunk before the first text, if there is one."""
+    def first_chunk(self, index: int, echo: Echo | None = None) -> dict[str, Any] | None:
+        """Return the choice of the chunk before the first text, if there is one; an `echo` is there."""
 
     @abstractmethod
     def text_chunk(self, index: int) -> tuple[str, str]:
         """Return what stands before and after the text, in the JSON of a chunk's choice."""
 
     @abstractmethod
-    def last_chunk(self, index: int, finish: FinishReason) -> dict[str, Any]:
+    def scored_chunk(self, index: int, piece: TextPiece, echo: Echo | None = None) -> dict[str, Any]:
+        """Return the choice of a chunk that brings log probabilities with its text; `echo` came before."""
+
+    @abstractmethod
+    def last_chunk(self, index: int, finish: str) -> dict[str, Any]:
         """Return the choice of the chunk that tells why the text ended."""
 
 
@@ -64,7 +88,11 @@ class Endpoint(ABC, Generic[BodyT]):
 class Order:
     """One HTTP request whose choices have all been submitted.
 
-    `handles` has `per_prompt` choices for each prompt, one prompt after the other.
+    `handles` has `per_prompt` choices for each prompt, one prompt after the other, of which `returned` are wanted. With
+    `logprobs`, the tokens of the outputs are told with their log probabilities. `echoes` has the text of each prompt
+    that is to stand before its outputs.
+    `handles` has `per_prompt` choices for each prompt, one prompt after the other. `replies` says for each prompt how
+    its outputs are to be read.
     """
 
     endpoint: Endpoint[Any]
@@ -75,6 +103,10 @@ class Order:
     tier: str | None
     include_usage: bool
     per_prompt: int
+    returned: int
+    logprobs: bool
+    echoes: tuple[str | None, ...]
+    replies: tuple[ReplyFormat | None, ...]
     handles: tuple[RequestHandle, ...]
 
     def envelope(self, *, chunk: bool) -> dict[str, Any]:
@@ -95,13 +127,39 @@ class Order:
         for handle in self.handles:
             results.append(await handle.result())
             note(results[-1])
-        choices = [self.endpoint.choice(index, result) for index, result in enumerate(results)]
+        choices = []
+        for index, result in enumerate(self._wanted(results)):
+            prompt = index // self.returned
+            format = self.replies[prompt]
+            if format is None:
+                choices.append(self.endpoint.choice(index, result, await self.echo(prompt)))
+            else:
+                choices.append(self.endpoint.read_choice(index, result, format))
         return {
             **self.envelope(chunk=False),
             "choices": choices,
             "usage": self.usage(results),
             **self.summary(results),
         }
+
+    async def echo(self, prompt: int) -> Echo | None:
+        """Return what stands before the outputs of prompt number `prompt`, once it is there; None for nothing."""
+        text = self.echoes[prompt]
+        return None if text is None else Echo(text, await self.handles[prompt * self.per_prompt].prompt_logprobs())
+
+    def _wanted(self, results: Sequence[Result]) -> list[Result]:
+        """Return the results that are wanted: all in their order, or of each prompt those with the likeliest tokens."""
+        if self.returned == self.per_prompt:
+            return list(results)
+        best: list[Result] = []
+        for first in range(0, len(results), self.per_prompt):
+            ranked = sorted(results[first : first + self.per_prompt], key=_mean_logprob, reverse=True)
+            best += ranked[: self.returned]
+        return best if self.logprobs else [replace(result, logprobs=None) for result in best]
+
+    def reply(self, index: int) -> ReplyFormat | None:
+        """Return how choice number `index` is to be read, None if it is nothing but text."""
+        return self.replies[index // self.per_prompt]
 
     def usage(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return the token counts as OpenAI counts them: a prompt once, however many choices it has."""
@@ -147,7 +205,8 @@ async def submit_all(
                 options["cache_salt"] = cache_salt
             if body.supersede is not None:
                 options["supersede"] = body.supersede
-            handles = await _submit(engine, endpoint.prompts(engine, body), body, options, order_id, stack)
+            prompts = endpoint.prompts(engine, body)
+            handles = await _submit(engine, prompts, body, options, order_id, stack)
         yield Order(
             endpoint=endpoint,
             id=order_id,
@@ -157,6 +216,10 @@ async def submit_all(
             tier=None if body.service_tier is None else tier_of(engine.levels, level),
             include_usage=body.include_usage,
             per_prompt=body.choices,
+            returned=body.returned,
+            logprobs=body.alternatives is not None,
+            echoes=tuple(prompt.echo for prompt in prompts),
+            replies=tuple(prompt.reply for prompt in prompts),
             handles=tuple(handles),
         )
 
@@ -173,9 +236,9 @@ async def _submit(
     footprint = Footprint(engine, body, [prompt.least_tokens for prompt in prompts])
     handles: list[RequestHandle] = []
     for number, prompt in enumerate(prompts):
-        for first in range(0, body.choices, engine.most_choices):  # so many start together
+        for first, count in _groups(body, engine.most_choices):
             options["choice"] = first
-            count = min(engine.most_choices, body.choices - first)
+            options["sampling"] = body.sampling if first == 0 else replace(body.sampling, prompt_logprobs=None)
             ids = [RequestId(f"{order_id}/{len(handles) + choice}") for choice in range(count)]
             try:
                 choices = await prompt.submit(ids, options)
@@ -188,6 +251,23 @@ async def _submit(
             if first == 0:
                 footprint.found(number, choices[0].prompt_tokens)
     return handles
+
+
+def _groups(body: GenerationBody, most: int) -> Iterator[tuple[int, int]]:
+    """Yield which choices of a prompt start together: the first one's number, and how many.
+
+    Where the prompt is to be measured, that is done for the first choice alone, which starts by itself.
+    """
+    first = 0
+    while first < body.choices:
+        count = 1 if first == 0 and body.sampling.prompt_logprobs is not None else min(most, body.choices - first)
+        yield first, count
+        first += count
+
+
+def _mean_logprob(result: Result) -> float:
+    assert result.cumulative_logprob is not None
+    return result.cumulative_logprob / len(result.tokens)
 
 
 def _milliseconds(seconds: float) -> float:

@@ -47,6 +47,22 @@ class KeyConfig(Section):
     each other. Limits and weight stay the tenant's."""
 
 
+class TracesConfig(Section):
+    """Where spans go. The package's extra `otel` is needed to send them."""
+
+    export: Literal["none", "otlp"] = Field(default="none")
+    """otlp: they are sent with OpenTelemetry's protocol over HTTP. none: they go to the tracer provider that the
+    process has set, if it has."""
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")] | None = Field(default=None)
+    """The collector, such as http://127.0.0.1:4318; null for what the environment says (OTEL_EXPORTER_OTLP_ENDPOINT),
+    which headers and the like are always taken from."""
+    service_name: str | None = Field(default=None, min_length=1)
+    """What the server is called in traces; null for OTEL_SERVICE_NAME, or llamalane."""
+    sample: Number | None = Field(default=None, ge=0, le=1)
+    """The share of the traces that are kept, of those which begin here; null for what OTEL_TRACES_SAMPLER says, or
+    all."""
+
+
 class KeysFile(Section):
     """A file of API keys, one at least: an empty one must not open the server to all."""
 
@@ -99,6 +115,8 @@ class ApiConfig(Section):
     With null, /metrics is as open as the rest."""
     cors_origins: list[Origin] = Field(default=[])
     """The origins whose pages may use the API from a browser, such as ["https://chat.example.org"]; "*" for all."""
+    dashboard: bool = Field(default=True)
+    """Whether there is a live page at /dashboard. Its data asks for a key as the API does."""
     ssl_certfile: FilePath | None = Field(default=None)
     """The certificate (PEM) with which the server speaks HTTPS, with its chain; null for plain HTTP."""
     ssl_keyfile: FilePath | None = Field(default=None)
@@ -108,6 +126,13 @@ class ApiConfig(Section):
     it waits for its first output is answered with an HTTP error only until then."""
     max_body_bytes: Integer = Field(default=16 * 1024 * 1024, ge=1024)
     """The largest body of a request in bytes; a larger one is refused."""
+    body_timeout: Number = Field(default=60.0, gt=0)
+    """For so many seconds a request's body may be on its way, and for as many more for each MiB of it that has come; a
+    slower one is refused."""
+    docs: bool = Field(default=True)
+    """Whether /docs and /openapi.json describe the API, to whoever asks: they tell nothing of models or clients."""
+    traces: TracesConfig = Field(default_factory=TracesConfig)
+    """Spans of requests, for OpenTelemetry."""
     tenant_from_user: bool = Field(default=False)
     """Whether the field `user` of a request says which tenant it belongs to. Clients can say there what they like, so
     it serves those that can be trusted, such as an application that asks for its own users. Not with keys of single

@@ -18,6 +18,7 @@ from llamalane.errors import (
     DeadlineExceededError,
     EngineClosedError,
     FileTooLargeError,
+    GrammarError,
     InvalidPriorityError,
     LaneDownError,
     LlamalaneError,
@@ -54,6 +55,7 @@ KINDS: Mapping[type[Exception], Kind] = {
     InvalidPriorityError: Kind(400, "invalid_request_error", "invalid_priority"),
     PromptTooLongError: Kind(400, "invalid_request_error", "context_length_exceeded"),
     ChatTemplateError: Kind(400, "invalid_request_error", "chat_template_error"),
+    GrammarError: Kind(400, "invalid_request_error", "grammar_too_large"),
     PermissionDeniedError: Kind(403, "permission_error", "permission_denied"),
     UnknownModelError: Kind(404, "invalid_request_error", "model_not_found"),
     BatchesOffError: Kind(404, "invalid_request_error", "batches_off"),
@@ -82,7 +84,9 @@ HTTP_KINDS: Mapping[int, Kind] = {
     401: Kind(401, "authentication_error", "invalid_api_key"),
     404: Kind(404, "invalid_request_error", "unknown_url"),
     405: Kind(405, "invalid_request_error", "method_not_allowed"),
+    408: Kind(408, "invalid_request_error", "request_timeout"),
     413: Kind(413, "invalid_request_error", "request_too_large"),
+    431: Kind(431, "invalid_request_error", "headers_too_large"),
 }
 
 
@@ -104,9 +108,14 @@ def answer_for(error: Exception) -> ErrorAnswer:
     if isinstance(error, HTTPException):
         kind = HTTP_KINDS.get(error.status_code, Kind(error.status_code, "invalid_request_error"))
         return _answer(kind, error.detail, headers=error.headers or {})
-    kind = next(KINDS[base] for base in type(error).__mro__ if base in KINDS)
+    kind = kind_of(type(error))
     message = str(error) if isinstance(error, LlamalaneError) else "the server failed; its log says more"
     return _answer(kind, message, param=getattr(error, "param", None), headers=_retry_headers(error))
+
+
+def kind_of(error: type[Exception]) -> Kind:
+    """Return how errors of a class are told."""
+    return next(KINDS[base] for base in error.__mro__ if base in KINDS)
 
 
 def _retry_headers(error: Exception) -> Mapping[str, str]:

@@ -7,8 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse
 
+from llamalane.api.answer_schemas import QueueEntry, QueueList
 from llamalane.api.authentication import caller_of
 from llamalane.api.errors import request_not_found
+from llamalane.api.openapi import answer, errors
 from llamalane.api.service import Service
 from llamalane.ids import RequestId
 from llamalane.scheduler.explain import Explanation
@@ -17,7 +19,7 @@ from llamalane.scheduler.explain import Explanation
 def add_queue_routes(router: APIRouter, service: Service) -> None:
     """Add the routes to `router`."""
 
-    @router.get("/v1/queue")
+    @router.get("/v1/queue", responses=answer(QueueList, "The requests.") | errors(503))
     async def list_queue(request: Request) -> JSONResponse:
         """List the requests that wait, in the order of their turns, and those that run.
 
@@ -28,7 +30,7 @@ def add_queue_routes(router: APIRouter, service: Service) -> None:
         entries = [_entry(one) for one in explanations if service.shows(one.tenant, caller)]
         return JSONResponse({"object": "list", "data": entries})
 
-    @router.get("/v1/queue/{request_id:path}")
+    @router.get("/v1/queue/{request_id:path}", responses=answer(QueueEntry, "The request.") | errors(404, 503))
     async def show_request(request: Request, request_id: str) -> JSONResponse:
         """Tell where a request is; the id of an answer stands for its first choice."""
         engine, caller = service.any_engine(), caller_of(request.scope)

@@ -19,6 +19,7 @@ class Footprint:
     def __init__(self, engine: Engine, body: GenerationBody, least_tokens: Sequence[int]) -> None:
         self._engine = engine
         self._choices = body.choices
+        self._count_param = body.client_name("n")
         self._least = least_tokens
         self._count = len(least_tokens) * body.choices
         self._tokens = sum(least_tokens) * body.choices
@@ -57,4 +58,4 @@ class Footprint:
         return f"{len(self._least)} prompts × {self._choices} choices"
 
     def _refusal(self, message: str) -> InvalidRequestError:
-        return InvalidRequestError(message, param="n" if self._choices > 1 else "prompt")
+        return InvalidRequestError(message, param=self._count_param if self._choices > 1 else "prompt")

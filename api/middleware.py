@@ -1,23 +1,24 @@
-"""What every HTTP request passes on its way in: its id and log line, and the bound on its body."""
+"""What every HTTP request passes on its way in: it gets an id, and one log line tells how it went."""
 
 from __future__ import annotations
 
 import logging
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
+from opentelemetry import trace
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llamalane.api.errors import answer_for
 from llamalane.clock import Clock, MonotonicClock
 from llamalane.ids import Level
-from llamalane.scheduler import Result
+from llamalane.scheduler import Progress, Result
 
 logger = logging.getLogger("llamalane.api")
 access_logger = logging.getLogger("llamalane.api.access")
@@ -25,14 +26,17 @@ access_logger = logging.getLogger("llamalane.api.access")
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 """Load balancers ask these, and have no key."""
 METRICS_PATH = "/metrics"
-QUIET_PATHS = OPEN_PATHS | {METRICS_PATH}
+EVENTS_PATH = "/dashboard/events"
+QUIET_PATHS = OPEN_PATHS | {METRICS_PATH, EVENTS_PATH}
 CLIENT_CLOSED_REQUEST = 499
 """Only for the log: there is nobody left to read it (nginx's number)."""
 
-_DIGITS = 20
-"""A length of more digits is too large whatever they are, and Python would not read them."""
+CountResponse = Callable[[str, int], None]
+"""Counts an answer, by its endpoint and its status."""
+
 _RECORD = "llamalane.record"
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+_NO_ENDPOINT = "none"
 
 
 @dataclass(slots=True)
@@ -51,32 +55,69 @@ class RequestRecord:
     cached_tokens: int = 0
     completion_tokens: int = 0
     error: str | None = None
+    trace: str = ""
 
     def add(self, result: Result) -> None:
-        """Take in a finished choice. Of the times, the earliest of all choices count."""
-        timings, usage = result.timings, result.usage
-        self.wait = timings.wait if self.wait is None else min(self.wait, timings.wait)
-        self.first_token = (
-            timings.first_token if self.first_token is None else min(self.first_token, timings.first_token)
-        )
-        self.prompt_tokens += usage.prompt_tokens
-        self.cached_tokens += usage.cached_tokens
-        self.completion_tokens += usage.completion_tokens
+        """Take in a finished choice."""
+        self._add_times(result.timings.wait, result.timings.first_token)
+        self._add_tokens(result.usage.prompt_tokens, result.usage.cached_tokens, result.usage.completion_tokens)
+
+    def add_unfinished(self, progress: Progress) -> None:
+        """Take in a choice that was cancelled, or has failed, if it ever had a place."""
+        if progress.wait is not None:
+            self._add_times(progress.wait, progress.first_token)
+            self._add_tokens(progress.prompt_tokens, progress.cached_tokens, progress.completion_tokens)
+
+    def fields(self, duration: float) -> dict[str, Any]:
+        """Return what is known, by names that no field of Python's log records has."""
+        fields: dict[str, Any] = {
+            "request_id": self.id,
+            "method": self.method,
+            "path": self.path,
+            "status": self.status,
+            "key": self.key or None,
+            "priority": self.level,
+            "queue_seconds": _rounded(self.wait),
+            "first_token_seconds": _rounded(self.first_token),
+            "error": self.error,
+            "trace_id": self.trace or None,
+            "duration_seconds": _rounded(duration),
+        }
+        if self.wait is not None:
+            fields["prompt_tokens"] = self.prompt_tokens
+            fields["cached_tokens"] = self.cached_tokens
+            fields["completion_tokens"] = self.completion_tokens
+        return {name: value for name, value in fields.items() if value is not None}
 
     def line(self, duration: float) -> str:
-        """Return the log line."""
-        fields = [f"id={self.id}", f"{self.method} {quote(self.path)}", f"status={self.status}"]
+        """Return the log line; nothing that a client chose can break it, or look like one of its fields."""
+        fields = [f"id={self.id}", f"{quote(self.method)} {quote(self.path)}", f"status={self.status}"]
         if self.key:
             fields.append(f"key={self.key}")
         if self.level is not None:
             fields.append(f"level={self.level}")
-        if self.wait is not None and self.first_token is not None:
-            fields += [f"wait={self.wait:.4f}", f"first_token={self.first_token:.4f}"]
+        if self.wait is not None:
+            fields.append(f"wait={self.wait:.4f}")
+            if self.first_token is not None:
+                fields.append(f"first_token={self.first_token:.4f}")
             fields += [f"prompt_tokens={self.prompt_tokens}", f"cached_tokens={self.cached_tokens}"]
             fields.append(f"completion_tokens={self.completion_tokens}")
         if self.error is not None:
             fields.append(f"error={self.error}")
+        if self.trace:
+            fields.append(f"trace={self.trace}")
         return " ".join([*fields, f"duration={duration:.4f}"])
+
+    def _add_times(self, wait: float, first_token: float | None) -> None:
+        """Let the earliest times of all choices count."""
+        self.wait = wait if self.wait is None else min(self.wait, wait)
+        if first_token is not None:
+            self.first_token = first_token if self.first_token is None else min(self.first_token, first_token)
+
+    def _add_tokens(self, prompt: int, cached: int, completion: int) -> None:
+        self.prompt_tokens += prompt
+        self.cached_tokens += cached
+        self.completion_tokens += completion
 
 
 def record_of(scope: Scope) -> RequestRecord:
@@ -86,10 +127,15 @@ def record_of(scope: Scope) -> RequestRecord:
 
 
 class RequestLog:
-    """Gives each request an id, answers what nobody else has caught, and writes one log line."""
+    """Gives each request an id, answers what nobody else has caught, counts it, and writes one log line.
 
-    def __init__(self, app: ASGIApp, clock: Clock | None = None) -> None:
+    The line's parts are also attributes of the log record (`request_id`, `status`, `queue_seconds`, …), for whoever
+    formats records as JSON.
+    """
+
+    def __init__(self, app: ASGIApp, count: CountResponse | None = None, clock: Clock | None = None) -> None:
         self._app = app
+        self._count = count
         self._clock = clock or MonotonicClock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,7 +145,7 @@ class RequestLog:
             return
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
-        record = scope[_RECORD] = RequestRecord(request_id, scope["method"], scope["path"])
+        record = scope[_RECORD] = RequestRecord(request_id, scope["method"], scope["path"], trace=_trace_id())
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -112,9 +158,7 @@ class RequestLog:
         try:
             await self._run(record, scope, receive, send_with_id)
         finally:
-            level = logging.DEBUG if route_path(scope) in QUIET_PATHS else logging.INFO
-            if access_logger.isEnabledFor(level):
-                access_logger.log(level, "%s", record.line(self._clock.now() - begin))
+            self._tell(record, scope, self._clock.now() - begin)
 
     async def _run(self, record: RequestRecord, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -127,41 +171,12 @@ class RequestLog:
                 raise  # the answer has begun: the server must cut it off
             await answer_for(error).response()(scope, receive, send)
 
-
-class LimitBody:
-    """Refuses a body of more than `limit` bytes: unread when its length is told, else as soon as it is met.
-
-    `larger` names the paths that take more.
-    """
-
-    def __init__(self, app: ASGIApp, limit: int, larger: Mapping[str, int] = {}) -> None:
-        self._app = app
-        self._limit = limit
-        self._larger = larger
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        limit = self._larger.get(route_path(scope), self._limit)
-        refusal = HTTPException(413, f"the body is too large: at most {limit} bytes are taken")
-        length = Headers(scope=scope).get("content-length", "")
-        if length.isascii() and length.isdigit() and (len(length) > _DIGITS or int(length) > limit):
-            await answer_for(refusal).response()(scope, receive, send)
-            return
-        received = 0
-
-        async def receive_within_limit() -> Message:
-            nonlocal received
-            message = await receive()
-            if message["type"] == "http.request":
-                received += len(message.get("body", b""))
-                if received > limit:
-                    raise refusal
-            return message
-
-        await self._app(scope, receive_within_limit, send)
+    def _tell(self, record: RequestRecord, scope: Scope, duration: float) -> None:
+        if self._count is not None and record.status is not None:
+            self._count(getattr(scope.get("route"), "path_format", _NO_ENDPOINT), record.status)
+        level = logging.DEBUG if route_path(scope) in QUIET_PATHS else logging.INFO
+        if access_logger.isEnabledFor(level):
+            access_logger.log(level, "%s", record.line(duration), extra=record.fields(duration))
 
 
 def route_path(scope: Scope) -> str:
@@ -169,3 +184,13 @@ def route_path(scope: Scope) -> str:
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def _trace_id() -> str:
+    """Return the id of the trace that the request belongs to, an empty one where nobody traces."""
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else ""
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 4)

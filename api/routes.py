@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
 from llamalane.api.admin import admin_router
+from llamalane.api.answer_schemas import Health, Model, ModelList
 from llamalane.api.answers import GenerationAnswer
 from llamalane.api.authentication import caller_of
 from llamalane.api.batch import ENDPOINTS
@@ -16,8 +17,10 @@ from llamalane.api.batches.batch_routes import add_batch_routes
 from llamalane.api.batches.file_routes import add_file_routes
 from llamalane.api.bodies import read_body
 from llamalane.api.choices import Endpoint
+from llamalane.api.dashboard.routes import dashboard_router
 from llamalane.api.explain import add_queue_routes
 from llamalane.api.middleware import METRICS_PATH
+from llamalane.api.openapi import ANY_ROUTE, GENERATION, answer, content, errors, generation_request
 from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.service import Service
 from llamalane.errors import LaneDownError
@@ -26,7 +29,7 @@ from llamalane.scheduler import Engine
 
 def make_router(service: Service) -> APIRouter:
     """Return the routes of an app that serves `service`."""
-    router = APIRouter()
+    router = APIRouter(responses=ANY_ROUTE)
     for path, endpoint in ENDPOINTS.items():
         router.add_api_route(
             path,
@@ -35,7 +38,8 @@ def make_router(service: Service) -> APIRouter:
             name=type(endpoint).__name__,
             description=endpoint.__doc__,
             response_class=JSONResponse,
-            openapi_extra=_request_body(endpoint),
+            responses=answer(endpoint.answer, "The answer.", stream=endpoint.chunk) | GENERATION,
+            openapi_extra=generation_request(endpoint.body_type),
         )
     _add_model_routes(router, service)
     add_queue_routes(router, service)
@@ -43,6 +47,8 @@ def make_router(service: Service) -> APIRouter:
     add_batch_routes(router, service)
     _add_health_routes(router, service)
     router.include_router(admin_router(service))
+    if service.api.dashboard:
+        router.include_router(dashboard_router(service))
     return router
 
 
@@ -57,25 +63,20 @@ def _generation(service: Service, endpoint: Endpoint[Any]) -> Callable[[Request]
             caller=caller_of(request.scope),
             api=service.api,
             priority_header=request.headers.get(PRIORITY_HEADER),
-            observe=service.metrics.observe,
+            tracing=service.tracing,
         )
 
     return generate
 
 
-def _request_body(endpoint: Endpoint[Any]) -> dict[str, Any]:
-    schema = endpoint.body_type.model_json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 def _add_model_routes(router: APIRouter, service: Service) -> None:
-    @router.get("/v1/models")
+    @router.get("/v1/models", responses=answer(ModelList, "The models.") | errors(503))
     async def list_models() -> JSONResponse:
         """List the model that is served."""
         engine = service.ready_engine()
         return JSONResponse({"object": "list", "data": [_describe(engine, service.created)]})
 
-    @router.get("/v1/models/{model:path}")
+    @router.get("/v1/models/{model:path}", responses=answer(Model, "The model.") | errors(404, 503))
     async def show_model(model: str) -> JSONResponse:
         """Describe the model, under its name or an alias."""
         engine = service.ready_engine()
@@ -102,8 +103,10 @@ def _describe(engine: Engine, created: int) -> dict[str, Any]:
 
 
 def _add_health_routes(router: APIRouter, service: Service) -> None:
-    @router.get("/health")
-    @router.get("/v1/health")
+    healthy = answer(Health, "Requests can be served.") | errors(503)
+
+    @router.get("/health", responses=healthy)
+    @router.get("/v1/health", responses=healthy)
     @router.head("/health", include_in_schema=False)
     @router.head("/v1/health", include_in_schema=False)
     async def health() -> JSONResponse:
@@ -116,7 +119,11 @@ def _add_health_routes(router: APIRouter, service: Service) -> None:
         notes = {name: lanes for name, lanes in (("lanes_down", down), ("lanes_paused", paused)) if lanes}
         return JSONResponse({"status": "ok", **notes})
 
-    @router.get(METRICS_PATH)
+    @router.get(
+        METRICS_PATH,
+        response_class=Response,
+        responses=content("The metrics.", {"type": "string"}, "text/plain") | errors(503),
+    )
     async def metrics(request: Request) -> Response:
         """Return metrics for Prometheus."""
         service.any_engine()

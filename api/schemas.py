@@ -8,10 +8,22 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_after_validator_function
 
 from llamalane.api.structured import READERS, read_grammar
 from llamalane.errors import InvalidRequestError, RequestError
@@ -21,6 +33,7 @@ MAX_CHOICES = 128
 MAX_BIASES = 50_000
 MAX_SUPERSEDE_LENGTH = 128
 MAX_USER_LENGTH = 512
+MAX_COMPLETION_LOGPROBS = 5
 SMALLEST_DIVISOR = 1e-30
 """Logits are 32-bit floats: divided by much less, they are no longer finite."""
 
@@ -32,7 +45,6 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
-    "logprobs": (False,),
     "modalities": (["text"],),
     "prediction": (),
     "reasoning_effort": (),
@@ -99,6 +111,26 @@ def _divisor(value: float) -> float:
 Divisor = Annotated[float, AfterValidator(_divisor)]
 
 
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Annotates a whole number that is from `least` to `most`; another one is refused with both."""
+
+    least: int
+    most: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "minimum": self.least, "maximum": self.most}
+
+    def _check(self, value: int) -> int:
+        if not self.least <= value <= self.most:
+            bounds = {"least": self.least, "most": self.most, "value": str(value)[:100]}
+            raise PydanticCustomError("range", "it must be from {least} to {most}; got {value}", bounds)
+        return value
+
+
 class StreamOptions(BaseModel):
     """What a stream tells beside the text."""
 
@@ -150,8 +182,23 @@ class GenerationBody(BaseModel):
 
     @property
     def choices(self) -> int:
-        """How many choices are wanted for each prompt."""
+        """How many choices are generated for each prompt."""
+        return self.returned
+
+    @property
+    def returned(self) -> int:
+        """How many choices are wanted for each prompt; of more, those that are likeliest for their length."""
         return self.n or 1
+
+    @property
+    def alternatives(self) -> int | None:
+        """Beside how many others each token is told with its log probability, None if it is not."""
+        return None
+
+    @property
+    def echoes(self) -> bool:
+        """Whether a choice begins with its prompt."""
+        return False
 
     @property
     def include_usage(self) -> bool:
@@ -179,11 +226,14 @@ class GenerationBody(BaseModel):
         """How tokens are to be chosen. All choices have one seed: sent back, it gives the same choices again."""
         given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
         given.setdefault("seed", secrets.randbits(32))
+        chosen_by = 0 if self.returned < self.choices else None
         return SamplingParameters(
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
             stop=tuple(self.stop or ()),
             logit_bias=_token_biases(self.logit_bias or {}),
             grammar=self._grammar[1] if self._grammar is not None else None,
+            logprobs=chosen_by if self.alternatives is None else self.alternatives,
+            prompt_logprobs=self.alternatives if self.echoes else None,
             **given,
         )
 
@@ -211,13 +261,50 @@ class GenerationBody(BaseModel):
 
 
 class CompletionBody(GenerationBody):
-    """The body of `/v1/completions`."""
+    """The body of `/v1/completions`.
 
+    `best_of` choices are generated for each prompt, and `n` of them returned.
+    """
+
+    best_of: Annotated[int, Within(1, MAX_CHOICES)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Within(0, MAX_COMPLETION_LOGPROBS)] | None = None
     prompt: Annotated[
         list[Prompt],
         PlainValidator(_prompts),
         WithJsonSchema({"description": "a text, a list of texts, token ids, or a list of lists of them"}),
     ]
+
+    @property
+    def choices(self) -> int:
+        """How many choices are generated for each prompt."""
+        return self.best_of or self.returned
+
+    @property
+    def alternatives(self) -> int | None:
+        """Beside how many others each token is told with its log probability, None if it is not."""
+        return self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        """Whether a choice begins with its prompt."""
+        return bool(self.echo)
+
+    def check(self) -> None:
+        """Raise `InvalidRequestError` for fields that are unknown, not supported, or out of range."""
+        super().check()
+        if self.choices < self.returned:
+            raise InvalidRequestError(
+                f"best_of must be at least n, which is {self.returned}; got {self.best_of}", param="best_of"
+            )
+        if self.stream and self.returned < self.choices:
+            raise InvalidRequestError(
+                "best_of cannot be streamed: which choices are the best shows at their end", param="best_of"
+            )
+
+    def client_name(self, param: str | None) -> str | None:
+        """Return what the client called the engine's parameter `param`."""
+        return "best_of" if param == "n" and self.best_of is not None else super().client_name(param)
 
 
 def check_extra_fields(fields: Mapping[str, Any], where: str = "") -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
+from opentelemetry.trace import TracerProvider
 
 from llamalane.api.batch import ItemTerms
 from llamalane.api.batches.metrics import BatchCollector
@@ -17,8 +18,9 @@ from llamalane.api.config import ApiConfig, ServerConfig
 from llamalane.api.keys import ANYONE, Caller, KeyRing, digest_of, levels_of, load_keys
 from llamalane.api.metrics import Metrics
 from llamalane.api.middleware import METRICS_PATH
+from llamalane.api.tracing import Tracing
 from llamalane.errors import EngineClosedError, LlamalaneError
-from llamalane.scheduler import Engine, EngineConfig, EngineState, EngineStatistics
+from llamalane.scheduler import Engine, EngineConfig, EngineState
 from llamalane.scheduler.reload import Changes, compare, engine_changes, merge
 
 logger = logging.getLogger("llamalane.api")
@@ -48,14 +50,21 @@ class Service:
     started nor closed here.
     """
 
-    def __init__(self, source: Engine | EngineConfig, api: ApiConfig | None, on_failure: OnFailure | None) -> None:
+    def __init__(
+        self,
+        source: Engine | EngineConfig,
+        api: ApiConfig | None,
+        on_failure: OnFailure | None,
+        tracer_provider: TracerProvider | None = None,
+    ) -> None:
         self._config = source if isinstance(source, EngineConfig) else None
         self.engine = None if isinstance(source, EngineConfig) else source
         config = source if isinstance(source, EngineConfig) else source.config
         self.api = api or (config.api if isinstance(config, ServerConfig) else ApiConfig())
         self.keys = load_keys(self.api, levels_of(config))
         self.batches = Batches(self.api, self._terms_of)
-        self.metrics = Metrics(self._statistics, BatchCollector(self.batches))
+        self.metrics = Metrics(lambda: self.engine, BatchCollector(self.batches))
+        self.tracing = Tracing(self.api.traces, tracer_provider)
         self.created = int(time.time())
         self._on_failure = on_failure
         self._running = False
@@ -152,6 +161,7 @@ class Service:
                     tasks.cancel_scope.cancel()
         finally:
             self._running = False
+            await self.tracing.flush()
         if raised is None and self._on_failure is None:
             raised = self._failure
         if raised is not None:
@@ -172,17 +182,12 @@ class Service:
 
     def _terms_of(self, order: BatchOrder) -> ItemTerms:
         """Return on whose behalf the items of a batch are served."""
-        caller = Caller(order.key, order.tenant, most_urgent=order.most_urgent, separate_users=order.separate_users)
         return ItemTerms(
-            caller=caller,
+            caller=Caller(order.key, order.tenant, most_urgent=order.most_urgent, separate_users=order.separate_users),
             level=order.level,
             cap=self.api.above_level == "cap",
             tenant_from_user=self.api.tenant_from_user,
-            note=self.metrics.observe,
         )
-
-    def _statistics(self) -> EngineStatistics | None:
-        return None if self.engine is None else self.engine.stats()
 
 
 def _told(error: Exception) -> str:

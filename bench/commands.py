@@ -149,6 +149,16 @@ def prefixes() -> None:
 
 
 @app.command()
+def imports(
+    rounds: Annotated[int, typer.Option(help="How often each import is measured.", metavar="N", min=1)] = 10,
+) -> None:
+    """Measure what importing llamalane costs, in new processes."""
+    with _needed_packages():
+        from llamalane.bench.import_costs import imports_markdown, measure_imports  # noqa: PLC0415
+    print(imports_markdown(measure_imports(rounds=rounds, tell=_tell)))
+
+
+@app.command()
 def fanout(
     model: Model = None,
     rounds: Annotated[int, typer.Option(help="How often each server is measured.", metavar="N", min=1)] = 4,
@@ -207,6 +217,69 @@ def grammar(
         from llamalane.bench.model import find_model  # noqa: PLC0415
     measure = partial(measure_grammars, find_model(model), rounds=rounds, tell=_tell)
     print(grammars_markdown(anyio.run(measure)))
+
+
+@app.command()
+def floor(
+    model: Model = None,
+    sequences: Annotated[
+        list[int] | None,
+        typer.Option(help="So many at once; may be repeated.", metavar="N", min=1, max=256, show_default="1, 2, … 64"),
+    ] = None,
+    chunk: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Prompt tokens in a step of the floor; may be repeated.", metavar="N", show_default="512, 64"
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="How often each is measured.", metavar="N", min=1)] = 3,
+    seconds: Annotated[float, typer.Option(help="How long each time.", min=1)] = 8.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds under load that go before.", min=0)] = 2.0,
+    threads: Threads = None,
+    words: Words = 40,
+    tokens: Tokens = 48,
+    http: Annotated[bool, typer.Option(help="Measure the server, too, with clients who stream.")] = True,
+    split: Annotated[bool, typer.Option(help="Tell at the end, with probes, where the time goes.")] = True,
+    seed: Annotated[int, typer.Option(help="Chooses the prompts.", metavar="N", min=0)] = 1,
+    json: JsonFile = None,
+) -> None:
+    """Compare the engine, here and over HTTP, with the best that the machine can do: llama.cpp in a bare loop."""
+    with _needed_packages():
+        from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench.floor.command import FloorPlan, measure  # noqa: PLC0415
+    setup = runs.setup(model, 1, threads, 256)
+    plan = FloorPlan(
+        model=setup.model,
+        threads=setup.threads,
+        workload=runs.workload(words, tokens),
+        sequences=tuple(sequences or (1, 2, 4, 8, 16, 32, 64)),
+        chunks=tuple(chunk or (512, 64)),
+        http=http,
+        split=split,
+        rounds=rounds,
+        seconds=seconds,
+        warm_up=warm_up,
+        seed=seed,
+    )
+    measure(plan, json)
+
+
+@app.command()
+def sampling(
+    model: Model = None,
+    rounds: Annotated[int, typer.Option(help="How often each chain of samplers is measured.", metavar="N", min=1)] = 5,
+    seed: Annotated[int, typer.Option(help="Chooses the prompts.", metavar="N", min=0)] = 1,
+    json: JsonFile = None,
+) -> None:
+    """Measure how long it takes to choose a token, beside llama.cpp's own samplers, run in turn."""
+    with _needed_packages():
+        from llamalane.bench import sampling_costs as measuring  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench.model import find_model  # noqa: PLC0415
+        from llamalane.bench.report import to_json  # noqa: PLC0415
+    costs = measuring.measure_sampling(find_model(model), rounds=rounds, seed=seed, tell=_tell)
+    print(measuring.sampling_markdown(costs))
+    if json is not None:
+        json.write_text(to_json(costs))
 
 
 @app.command()

@@ -70,10 +70,14 @@ class CpuShares:
 
 
 class CpuMeter:
-    """Measures who uses the CPU, from its creation on; `server` is the process id of the measured server."""
+    """Measures who uses the CPU, from its creation on.
 
-    def __init__(self, server: int) -> None:
+    `server` is the process id of the measured server; None stands for this process and those that it has started.
+    """
+
+    def __init__(self, server: int | None) -> None:
         self._server = psutil.Process(server)
+        self._is_own = server is None
         self._start = self._look()
 
     def read(self) -> CpuShares:
@@ -92,7 +96,7 @@ class CpuMeter:
         busy = sum(getattr(system, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
         processes = [self._server, *self._server.children(recursive=True)]
         server = sum(sum(process.cpu_times()[:2]) for process in processes)
-        own = sum(psutil.Process().cpu_times()[:2])
+        own = 0.0 if self._is_own else sum(psutil.Process().cpu_times()[:2])
         return time.monotonic(), busy, getattr(system, "steal", 0.0), server, own
 
 

@@ -18,9 +18,9 @@ from llamalane.bench.urgent import UrgentResult
 from llamalane.bench.workload import Workload
 
 
-def to_json(result: Comparison | UrgentResult) -> str:
-    """Return everything that was measured."""
-    return json.dumps(dataclasses.asdict(result), indent=2, default=_plain)
+def to_json(result: object) -> str:
+    """Return everything that was measured: dataclasses, and what holds them."""
+    return json.dumps(result, indent=2, default=_plain)
 
 
 def comparison_markdown(comparison: Comparison) -> str:
@@ -203,6 +203,8 @@ def _table(titles: list[str], rows: Iterable[Iterable[object]]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Path):

@@ -3,6 +3,7 @@
 from llamalane.kvcache.budget import CELLS_MULTIPLE, Layout, RegionPlan, divide
 from llamalane.kvcache.changes import CellChange, Evicted, Merged, Moved, RegionStatistics, Source, TakenPlace
 from llamalane.kvcache.disk_store import DiskStatistics, DiskStore, StoredFile
+from llamalane.kvcache.holdings import CellUse, Holding
 from llamalane.kvcache.host_store import EntryId, HostStatistics, HostStore, Stored
 from llamalane.kvcache.prefix_tree import Match, PrefixTree
 from llamalane.kvcache.region import Region
@@ -12,10 +13,12 @@ from llamalane.kvcache.shared_region import SharedRegion
 __all__ = [
     "CELLS_MULTIPLE",
     "CellChange",
+    "CellUse",
     "DiskStatistics",
     "DiskStore",
     "EntryId",
     "Evicted",
+    "Holding",
     "HostStatistics",
     "HostStore",
     "Layout",

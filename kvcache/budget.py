@@ -46,6 +46,10 @@ class RegionPlan:
     keepers: int = 0
 
 
+MOST_TOKENS = 2_000_000_000
+"""The largest budget: llama.cpp counts cells in 32 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bytes:
     """A budget as so many bytes."""

@@ -37,9 +37,9 @@ class PrefixTree(Generic[Holder]):
 
     A holder is anything hashable, such as a sequence id. Tokens that are given are copied. What an operation costs
     depends on the length of the paths that it touches, and not on how many others there are that do not begin alike.
-    Pinned are holders whose tokens must stay. Filled are those whose tokens are all there; others may wait for some, and
-    of those, stopped ones will never have them: nobody is found by a match for the tokens of these alone. A holder that
-    is unknown, or known where a new one is wanted, raises `PoolError`, and nothing changes.
+    Pinned are holders whose tokens must stay. Filled are those whose tokens are all there; others may wait for some.
+    Of those, stopped ones will never have them, and nothing that these alone hold is found by a match. A holder that is
+    unknown, or known where a new one is wanted, raises `PoolError`, and nothing changes.
     """
 
     def __init__(self) -> None:

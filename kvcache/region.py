@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
-from llamalane.kvcache.budget import Layout, RegionPlan
+from llamalane.kvcache.budget import Layout
 from llamalane.kvcache.changes import CellChange, Evicted, RegionStatistics, Source, TakenPlace
+from llamalane.kvcache.holdings import CellUse, Holding, holdings_of
+from llamalane.kvcache.planned_region import PlannedRegion
 from llamalane.kvcache.runs import common_prefix
 
 CHEAPEST_COPY = 16
@@ -29,6 +31,9 @@ class _Use(enum.Enum):
     FREE = "free"
     RUNNING = "running"
     PAUSED = "paused"
+
+
+_SHOWN = {_Use.FREE: CellUse.KEPT, _Use.RUNNING: CellUse.RUNNING, _Use.PAUSED: CellUse.PAUSED}
 
 
 @dataclass(slots=True)
@@ -53,7 +58,7 @@ class _Holder:
 
 
 @dataclass(slots=True)
-class Region:
+class Region(PlannedRegion):
     """The sequences of one lane and their cells.
 
     `can_roll_back` tells whether the model can drop the end of a sequence; if not, only a request that continues a
@@ -61,7 +66,6 @@ class Region:
     copied from another sequence if that gives at least `least_copy` tokens more than a place keeps by itself.
     """
 
-    plan: RegionPlan
     can_roll_back: bool = True
     least_copy: int = LEAST_COPY
     _holders: list[_Holder] = field(init=False)
@@ -73,34 +77,14 @@ class Region:
         self._holders = [_Holder(SequenceId(i)) for i in range(self.plan.sequences)]
 
     @property
-    def places(self) -> int:
-        """How many sequences can run at once."""
-        return self.plan.places
-
-    @property
-    def limit(self) -> int:
-        """The most cells that one sequence can hold."""
-        return self.plan.limit
-
-    @property
     def partitioned(self) -> bool:
         """Whether each sequence has a part of the cells for itself."""
         return self.plan.layout is Layout.PARTITIONED
 
     @property
-    def cells(self) -> int:
-        """All cells."""
-        return self.plan.cells
-
-    @property
     def shares(self) -> bool:
         """Whether sequences share cells: never."""
         return False
-
-    @property
-    def sequences(self) -> int:
-        """How many sequences can run or be paused."""
-        return self.plan.sequences
 
     @property
     def free(self) -> int:
@@ -244,6 +228,13 @@ class Region:
             free=self.free,
             evictions=self._evictions,
         )
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """Tell whose the cells are that are not free; as many in all as `statistics` tells for each use."""
+        own: dict[CellUse, dict[SequenceId, int]] = {use: {} for use in CellUse}
+        for holder in self._holders:
+            own[_SHOWN[holder.use]][holder.sequence] = holder.cells + len(holder.kept)
+        return tuple(one for use, cells in own.items() for one in holdings_of(use, cells, sum(cells.values())))
 
     def check(self) -> None:
         """Raise `PoolError` unless the books add up."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
-from llamalane.kvcache.budget import RegionPlan
 from llamalane.kvcache.changes import CellChange, Merged, Moved, RegionStatistics, Source, TakenPlace
+from llamalane.kvcache.holdings import CellUse, Holding, holdings_of
+from llamalane.kvcache.planned_region import PlannedRegion
 from llamalane.kvcache.prefix_tree import Match, PrefixTree
 from llamalane.kvcache.unused_sequences import UnusedSequences, keepers
 
@@ -35,7 +36,7 @@ class _Taken:
 
 
 @dataclass(slots=True)
-class SharedRegion:
+class SharedRegion(PlannedRegion):
     """The sequences of one lane and their cells.
 
     What is kept for nobody in particular takes at most `most_kept` cells (None: all that are not promised). What
@@ -44,7 +45,6 @@ class SharedRegion:
     it began with cells that were there.
     """
 
-    plan: RegionPlan
     most_kept: int | None = None
     worthwhile: int = WORTHWHILE
     _tree: PrefixTree[SequenceId] = field(init=False)
@@ -61,16 +61,6 @@ class SharedRegion:
         self._unused = UnusedSequences(self.plan, self._tree, evictions)
 
     @property
-    def places(self) -> int:
-        """How many sequences can run at once."""
-        return self.plan.places
-
-    @property
-    def limit(self) -> int:
-        """The most cells that one sequence can hold."""
-        return self.plan.limit
-
-    @property
     def partitioned(self) -> bool:
         """Whether each sequence has a part of the cells for itself: never."""
         return False
@@ -81,19 +71,9 @@ class SharedRegion:
         return True
 
     @property
-    def cells(self) -> int:
-        """All cells."""
-        return self.plan.cells
-
-    @property
     def shares(self) -> bool:
         """Whether sequences share cells: always."""
         return True
-
-    @property
-    def sequences(self) -> int:
-        """How many sequences can run or be paused."""
-        return self.plan.sequences
 
     @property
     def free(self) -> int:
@@ -256,6 +236,18 @@ class SharedRegion:
             sequences=self.plan.sequences,
             free=self.free,
             evictions=self._unused.evictions,
+        )
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """Tell whose the cells are that are not free; as many in all as `statistics` tells for each use."""
+        totals = self.statistics()
+        running = {sequence: self.own(sequence) for sequence, taken in self._taken.items() if not taken.paused}
+        paused = {sequence: self.own(sequence) for sequence, taken in self._taken.items() if taken.paused}
+        kept = {sequence: self._tree.exclusive(sequence) for sequence in self._unused.kept}
+        return (
+            *holdings_of(CellUse.RUNNING, running, totals.reserved),
+            *holdings_of(CellUse.PAUSED, paused, totals.paused),
+            *holdings_of(CellUse.KEPT, kept, totals.kept),
         )
 
     def check(self) -> None:

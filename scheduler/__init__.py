@@ -1,6 +1,13 @@
 """The scheduler: whose tokens come next, and the engine that carries it out."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from llamalane.ids import LEAST_URGENT, MOST_URGENT
+from llamalane.kvcache import CellUse, Holding
+from llamalane.scheduler.blocking import BlockingEngine
+from llamalane.scheduler.blocking_handle import BlockingRequestHandle
 from llamalane.scheduler.config import (
     EngineConfig,
     KVConfig,
@@ -15,19 +22,38 @@ from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.engine import Engine, ModelInfo
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation
-from llamalane.scheduler.handle import RequestHandle
-from llamalane.scheduler.intake import SubmitOptions
+from llamalane.scheduler.handle import Progress, RequestHandle, TextPiece
+from llamalane.scheduler.histogram import HistogramSnapshot
+from llamalane.scheduler.intake import ChatPrompt, SubmitOptions
+from llamalane.scheduler.live_view import LiveView, Occupant
+from llamalane.scheduler.logprobs import OutputToken, PromptLogprobs, ScoredToken, TokenLogprob
+from llamalane.scheduler.measurements import LevelStatistics, Measure
+from llamalane.scheduler.output import StopWhen
 from llamalane.scheduler.priority import PriorityLevels
+from llamalane.scheduler.recorder import FlightRecorder, StepRecord
 from llamalane.scheduler.reload import Changes
 from llamalane.scheduler.request import RequestState
+from llamalane.scheduler.request_view import Outcome, RequestView
 from llamalane.scheduler.result import Result, Timings, Usage
+from llamalane.scheduler.room import ParkReason
+from llamalane.scheduler.sliding_histogram import Quantiles, SlidingHistogram
+from llamalane.scheduler.spelling import Token
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
-from llamalane.streams import FinishReason, Grammar, SamplingParameters
+from llamalane.streams import FinishReason, Grammar, GrammarPart, Parking, SamplingParameters, llama
+
+if TYPE_CHECKING:
+    from llamalane.streams.llama import TEMPLATE_VARIABLES, ChatTemplate, TemplateAbilities
 
 __all__ = [
     "LEAST_URGENT",
     "MOST_URGENT",
+    "TEMPLATE_VARIABLES",
+    "BlockingEngine",
+    "BlockingRequestHandle",
+    "CellUse",
     "Changes",
+    "ChatPrompt",
+    "ChatTemplate",
     "Counters",
     "Engine",
     "EngineConfig",
@@ -37,23 +63,56 @@ __all__ = [
     "EventKind",
     "Explanation",
     "FinishReason",
+    "FlightRecorder",
     "Grammar",
+    "GrammarPart",
+    "HistogramSnapshot",
+    "Holding",
     "KVConfig",
     "LaneConfig",
     "LaneStatistics",
+    "LevelStatistics",
+    "LiveView",
+    "Measure",
     "ModelConfig",
     "ModelInfo",
     "Observer",
+    "Occupant",
+    "Outcome",
+    "OutputToken",
+    "ParkReason",
+    "Parking",
     "PriorityLevels",
+    "Progress",
+    "PromptLogprobs",
+    "Quantiles",
     "QueueConfig",
     "RequestHandle",
     "RequestState",
+    "RequestView",
     "Result",
     "SamplingParameters",
     "SchedulerConfig",
+    "ScoredToken",
+    "SlidingHistogram",
+    "StepRecord",
+    "StopWhen",
     "StreamsConfig",
     "SubmitOptions",
+    "TemplateAbilities",
     "TenantConfig",
+    "TextPiece",
     "Timings",
+    "Token",
+    "TokenLogprob",
     "Usage",
 ]
+
+_LATE = frozenset({"TEMPLATE_VARIABLES", "ChatTemplate", "TemplateAbilities"})
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs llama.cpp when it is first used."""
+    if name in _LATE:
+        return getattr(llama, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -92,10 +92,10 @@ class _LentPool(StreamPool):
         self._cuda.close()
 
 
-def assemble(config: EngineConfig, open_context: OpenContext = Context) -> Machinery:
+def assemble(config: EngineConfig, open_context: OpenContext | None = None) -> Machinery:
     """Load the model and open every lane, or undo what was done and raise. Blocks for as long as loading takes.
 
-    `open_context` makes the lanes' contexts.
+    `open_context` makes the lanes' contexts, in place of `Context`.
     """
     found = probe()  # before llama.cpp is loaded: its calls have to find the shim
     device = choose_device(config.streams.device, offload=library().supports_gpu_offload, probe=found)
@@ -118,7 +118,7 @@ def assemble(config: EngineConfig, open_context: OpenContext = Context) -> Machi
         disk = _open_disk(config)
         options = _stream_options(config.streams, device, cuda, homes)
         shift = _shift(config.kv, model, memory.regions)
-        pool, lanes = _open_pool(config, options, cuda, homes, memory.regions, open_context, shift)
+        pool, lanes = _open_pool(config, options, cuda, homes, memory.regions, open_context or Context, shift)
         undo.callback(pool.close)
         if shift is not None and not all(lane.abilities.shift for lane in lanes):
             raise ConfigError(CANNOT_SHIFT)
@@ -253,6 +253,7 @@ def _context_options(config: StreamsConfig, kv: KVConfig, region: RegionPlan, th
         partitioned=region.layout is Layout.PARTITIONED,
         max_step_tokens=max(config.max_step_tokens, sequences),
         micro_batch=config.micro_batch,
+        output_rows=config.output_rows,
         threads=threads,
         key_type=kv.key_type,
         value_type=kv.value_type,
@@ -290,6 +291,7 @@ def _open_pool(
             by_sequence=context_options.partitioned,
             can_abandon=stream.options.device is Device.CPU,
             shift=shift,
+            output_rows=context_options.outputs,
         )
         lanes.append(lane)
         if region_plan.keepers and lane.abilities.share:

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from llamalane.errors import ConfigError
-from llamalane.kvcache.budget import UNITS, parse_amount
+from llamalane.kvcache.budget import MOST_TOKENS, UNITS, parse_amount
 from llamalane.scheduler.config_file import Location
 
 
@@ -46,7 +46,7 @@ def _tokens_or_amount(value: object, as_tokens: ValidatorFunctionWrapHandler) ->
     return value
 
 
-_Tokens = Annotated[int, Field(ge=256, le=2_000_000_000), NotABool]
+_Tokens = Annotated[int, Field(ge=256, le=MOST_TOKENS), NotABool]
 _Amount = Annotated[str, Field(pattern=rf"^\s*[0-9]+(\.[0-9]+)?\s*({'|'.join(UNITS)}|%)\s*$")]
 _TokensOrAmount = Annotated[
     _Tokens,

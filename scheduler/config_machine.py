@@ -17,6 +17,8 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"
 FlashAttention = Literal["auto", "on", "off"]
 LayoutChoice = Literal["auto", "paged", "partitioned"]
 Role = Literal["any", "prefill", "decode"]
+ToolFormatChoice = Literal["auto", "hermes", "llama3_json", "mistral", "mistral_args", "none"]
+ReasoningFormatChoice = Literal["auto", "think", "mistral", "none"]
 
 
 class ModelConfig(Section):
@@ -33,6 +35,14 @@ class ModelConfig(Section):
     """How many layers go to the GPU, -1 for all. Without a GPU it has no effect."""
     mmap: bool = Field(default=True)
     """Map the file into memory instead of reading it."""
+    tool_format: ToolFormatChoice = Field(default="auto")
+    """How the model writes calls of tools, for /v1/chat/completions. auto: as its chat template does; a template that
+    describes no tools, or in another way than these, has them described in hermes's. none: requests with tools are
+    refused."""
+    reasoning_format: ReasoningFormatChoice = Field(default="auto")
+    """What stands around the model's thoughts, which /v1/chat/completions tells apart from the answer. think:
+    <think> and </think>. mistral: [THINK] and [/THINK]. auto: whichever its chat template knows. none: thoughts are
+    told as part of the answer."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,6 +120,10 @@ class StreamsConfig(Section):
     """The most tokens that a lane computes in one step; at least its places."""
     micro_batch: Integer = Field(default=512, ge=1, le=65_536)
     """The most tokens that llama.cpp computes in one pass."""
+    output_rows: Integer = Field(default=0, ge=0, le=65_536)
+    """How many tokens of prompts a lane measures in one step, where their log probabilities are asked for; at least as
+    many as it has sequences, and at most max_step_tokens. More of them are quicker and take memory: each that is used
+    needs 4 bytes for every token of the vocabulary."""
 
     @property
     def gpus(self) -> list[int | None]:
@@ -137,6 +151,8 @@ class StreamsConfig(Section):
         if largest.places > self.max_step_tokens:
             message = f"must be at least {largest.places}, the places of lane {largest.name!r}"
             problems.append((("max_step_tokens",), message))
+        if self.output_rows > self.max_step_tokens:
+            problems.append((("output_rows",), f"must be at most {self.max_step_tokens}, which is max_step_tokens"))
         refuse(problems)
         return self
 

@@ -12,7 +12,12 @@ class Counters:
 
     `in_time` counts the finished requests that had their tokens as quickly as their level's target asks (goodput),
     `rejected` refusals at submission by their reason, `parks` how often requests were parked by the way, `handovers`
-    how often one left the lane that had computed its prompt for another one.
+    how often one left the lane that had computed its prompt for another one. `reasons` counts parks by their reason,
+    `deadlines_missed` those by what the request was about, and `finish_reasons` why outputs ended.
+
+    Of the requests that got so far as to have a first token, `queried_tokens` are the prompts', `hit_tokens` those of
+    them that were in the KV cache, and `hits` counts the requests that had any there. The bytes are those of parked
+    requests' cells, which went to host memory and came back.
     """
 
     admitted: int = 0
@@ -26,9 +31,24 @@ class Counters:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    hits: int = 0
+    parked_bytes_out: int = 0
+    parked_bytes_in: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     parks: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    deadlines_missed: Counter[str] = field(default_factory=Counter)
+    finish_reasons: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> Counters:
         """Return the counts as they stand."""
-        return replace(self, rejected=self.rejected.copy(), parks=self.parks.copy())
+        return replace(
+            self,
+            rejected=self.rejected.copy(),
+            parks=self.parks.copy(),
+            reasons=self.reasons.copy(),
+            deadlines_missed=self.deadlines_missed.copy(),
+            finish_reasons=self.finish_reasons.copy(),
+        )

@@ -1,4 +1,4 @@
-"""Wakes the scheduler loop, from its own thread or from a lane's. The one place that tells asyncio from trio."""
+"""Wakes an event loop, from its own thread or from another one. The one place that tells asyncio from trio."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 
 class Doorbell:
@@ -19,7 +20,7 @@ class Doorbell:
 
     def __init__(self) -> None:
         self._rung = anyio.Event()
-        self._call_soon = _call_soon_threadsafe()
+        self._call_soon = call_soon_threadsafe()
         self._on_its_way = False
 
     def ring(self) -> None:
@@ -42,10 +43,23 @@ class Doorbell:
         self._rung = anyio.Event()
 
 
-def _call_soon_threadsafe() -> Callable[[Callable[[], None]], Any]:
+def call_soon_threadsafe() -> Callable[[Callable[[], Any]], Any]:
+    """Return what lets the running event loop call something soon, from any thread and without waiting for it.
+
+    Raises `RuntimeError` when it is called after the loop has ended.
+    """
     try:
         return asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:  # not on asyncio, so on trio
         import trio  # noqa: PLC0415  (optional: only who runs on trio has it)
 
         return trio.lowlevel.current_trio_token().run_sync_soon
+
+
+def in_event_loop() -> bool:
+    """Return whether this thread runs an event loop, which stands still while anything blocks the thread."""
+    try:
+        anyio.lowlevel.current_token()
+    except RuntimeError:
+        return False
+    return True

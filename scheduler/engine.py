@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 import anyio.to_thread
@@ -15,12 +15,12 @@ from llamalane.clock import Clock, MonotonicClock
 from llamalane.errors import EngineClosedError, InvalidRequestError, QueueFullError, TenantLimitError, UnknownModelError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.archive import Archive
-from llamalane.scheduler.assembly import Machinery, OpenContext, assemble
 from llamalane.scheduler.config import EngineConfig
 from llamalane.scheduler.events import Observer
 from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import RequestHandle
-from llamalane.scheduler.intake import Intake, SubmitOptions
+from llamalane.scheduler.intake import Intake, Prompt, SubmitOptions
+from llamalane.scheduler.live_view import LiveView
 from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.queue import Slot
 from llamalane.scheduler.reload import Changes, engine_changes, merge
@@ -28,9 +28,13 @@ from llamalane.scheduler.request import Request
 from llamalane.scheduler.result import Result
 from llamalane.scheduler.rules import rules_of
 from llamalane.scheduler.scheduler import Scheduler
+from llamalane.scheduler.spelling import Token
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, take_statistics
 from llamalane.streams import Grammar
-from llamalane.streams.llama import Context
+
+if TYPE_CHECKING:
+    from llamalane.scheduler.assembly import Machinery, OpenContext
+    from llamalane.streams.llama import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Engine:
 
     An async context manager: entering loads the model; leaving drains, for at most `scheduler.drain_timeout`. Works on
     asyncio and on trio; all methods belong to the event loop on which it was entered. `observer` is told of every
-    event. `open_context` makes the lanes' llama contexts.
+    event. `open_context` makes the lanes' llama contexts, in place of `llamalane.streams.llama.Context`.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class Engine:
         *,
         clock: Clock | None = None,
         observer: Observer | None = None,
-        open_context: OpenContext = Context,
+        open_context: OpenContext | None = None,
     ) -> None:
         settings = config.scheduler
         self.config = config
@@ -133,14 +137,22 @@ class Engine:
         model = self._parts().machinery.model
         return ModelInfo(model.vocabulary.size, model.train_context, model.parameters, model.bytes, self.limit)
 
-    async def submit(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> RequestHandle:
-        """Queue a request for a prompt, as text or as tokens, and return its handle.
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The model's chat template.
+
+        Raises `ChatTemplateError` if it has none, and `EngineClosedError` while there is no model.
+        """
+        return self._parts().intake.template
+
+    async def submit(self, prompt: Prompt, **options: Unpack[SubmitOptions]) -> RequestHandle:
+        """Queue a request for a prompt, and return its handle.
 
         Never waits for capacity: raises `QueueFullError` at once when the queue is full, `PromptTooLongError` or
         `InvalidRequestError` for what can never be served, `EngineClosedError` or `LaneDownError` when nothing can be.
         """
         with self._reserve(options) as slots:
-            tokens = await self._parts().intake.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+            tokens = await self._parts().intake.tokenize(prompt)
             await self._parts().intake.compile_for(options)
             return self._queue(tokens, slots, options)[0]
 
@@ -162,7 +174,7 @@ class Engine:
             return self._queue(list(tokens), slots, options)[0]
 
     async def submit_choices(
-        self, prompt: str | Sequence[int], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
+        self, prompt: Prompt, ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
     ) -> list[RequestHandle]:
         """Queue several requests for one prompt, one for each of `ids`: all or none, as choices 0, 1, …
 
@@ -171,7 +183,7 @@ class Engine:
         places for.
         """
         with self._reserve(options, len(ids)) as slots:
-            tokens = await self._parts().intake.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+            tokens = await self._parts().intake.tokenize(prompt)
             await self._parts().intake.compile_for(options)
             return self._queue(tokens, slots, options, ids)
 
@@ -192,12 +204,16 @@ class Engine:
         self._check_ready()
         await self._parts().intake.compile(grammar)
 
+    def spell(self, tokens: Sequence[int]) -> list[Token]:
+        """Return what tokens stand for; raises `InvalidRequestError` for those that the model does not have."""
+        return self._parts().intake.spell(tokens)
+
     @property
     def most_choices(self) -> int:
         """How many choices of one prompt can start together."""
         return self._parts().scheduler.most_choices
 
-    async def generate(self, prompt: str | Sequence[int], **options: Unpack[SubmitOptions]) -> Result:
+    async def generate(self, prompt: Prompt, **options: Unpack[SubmitOptions]) -> Result:
         """Submit a prompt and wait for the result; if the wait is cancelled, so is the request."""
         return await _finish(await self.submit(prompt, **options))
 
@@ -216,6 +232,11 @@ class Engine:
     def queue(self) -> list[Explanation]:
         """Tell it of all requests: those that wait, in the order of their turns, then those that run."""
         return self._parts().scheduler.explain_all()
+
+    @property
+    def view(self) -> LiveView:
+        """What there is to be seen while it runs; raises `EngineClosedError` while it does not."""
+        return self._parts().scheduler.view
 
     def cancel(self, request: RequestId) -> None:
         """End a request: it leaves the queue at once, or its lane at the next step.
@@ -303,7 +324,7 @@ class Engine:
                 raise
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        machinery = await anyio.to_thread.run_sync(assemble, self.config, self._open_context)
+        machinery = await anyio.to_thread.run_sync(_assemble, self.config, self._open_context)
         stack.push_async_callback(self._close, machinery)
         archive = None if machinery.disk is None else Archive(machinery.disk)
         scheduler = self._make_scheduler(machinery, archive)
@@ -359,7 +380,7 @@ class Engine:
         level = self.levels.parse(options.get("priority"))
         try:
             with contextlib.ExitStack() as stack:
-                yield [stack.enter_context(scheduler.queue.reserve_nowait(level)) for _ in range(count)]
+                yield [stack.enter_context(scheduler.queue.reserve_nowait(level, count)) for _ in range(count)]
         except (QueueFullError, TenantLimitError) as error:
             scheduler.counters.rejected[error.reason] += 1
             raise
@@ -385,7 +406,7 @@ class Engine:
             for request in requests:
                 request.gang = None
         parts.scheduler.submit_all(requests, slots)
-        return [RequestHandle(request, parts.scheduler.cancel) for request in requests]
+        return [RequestHandle(request, parts.scheduler.cancel, self._clock) for request in requests]
 
     def _enter(self, state: EngineState) -> None:
         self._state = state
@@ -403,6 +424,13 @@ class Engine:
         if self._running is None:
             raise EngineClosedError(f"the engine has no model: it is {self._state.value}")
         return self._running
+
+
+def _assemble(config: EngineConfig, open_context: OpenContext | None) -> Machinery:
+    """Load the libraries that compute, and the model; blocks."""
+    from llamalane.scheduler.assembly import assemble  # noqa: PLC0415  (numpy and others, which only a start needs)
+
+    return assemble(config, open_context)
 
 
 async def _idle(scheduler: Scheduler) -> None:

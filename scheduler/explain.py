@@ -24,7 +24,8 @@ class Explanation:
     Attributes:
         position: how many requests go before it, None when it does not wait.
         effective_priority: its level, less what waiting has lifted it by.
-        estimated_start: in how many seconds it is likely to get a place, None when it does not wait.
+        estimated_start: in how many seconds it is likely to get a place, None when it does not wait, or no lane takes
+            requests.
         events: what has happened to it, each with its time in seconds, as the engine's clock counts.
         lane: where it runs, or ran last.
     """
@@ -68,13 +69,19 @@ def _explain(life: Lifecycle, rules: Rules, request: Request, now: float, positi
         position=position,
         effective_priority=rules.aging.effective(request.level, now - request.arrival),
         reason=_on_a_lane(request) or _why_it_waits(life, rules, request, position or 0),
-        estimated_start=None if position is None else life.waits.estimated_wait(position, request.level, now),
+        estimated_start=None if position is None else _estimated_start(life, request, position, now),
         events=tuple((kind.value, time) for kind, time in request.events),
         lane=request.lane or None,
         prompt_tokens=len(request.tokens),
         generated_tokens=len(request.generated),
         tenant=request.tenant,
     )
+
+
+def _estimated_start(life: Lifecycle, request: Request, position: int, now: float) -> float | None:
+    if not any(lane.open for lane in life.roster.pool.lanes):
+        return None  # until somebody resumes one
+    return life.waits.estimated_wait(position, request.level, now)
 
 
 def _on_a_lane(request: Request) -> str | None:

@@ -32,6 +32,29 @@ REMEMBERED = 10_000
 """How many idle tenants a level remembers."""
 
 
+class Weights:
+    """Each tenant's part of the service, in proportion to the others'; `default` for those not in `named`.
+
+    Raises `ValueError` for a weight that is no number greater than 0.
+    """
+
+    def __init__(self, named: Mapping[str, float] | None = None, default: float = 1.0) -> None:
+        self._named = dict(named or {})
+        self._default = default
+        whose = {f"tenant {tenant!r}": weight for tenant, weight in self._named.items()}
+        for owner, weight in {**whose, "other tenants": default}.items():
+            if not 0 < weight < math.inf:
+                raise ValueError(f"the weight of {owner} must be a number greater than 0; got {weight!r}")
+
+    def become(self, other: Weights) -> None:
+        """Have the weights of another one from now on."""
+        self._named, self._default = other._named, other._default
+
+    def of(self, tenant: str) -> float:
+        """Return a tenant's weight."""
+        return self._named.get(tenant, self._default)
+
+
 class TenantCounters:
     """The counters of one level's tenants; memory is bounded by its backlogged tenants and `remembered` idle ones.
 
@@ -39,7 +62,7 @@ class TenantCounters:
     is not known begins with the largest counter forgotten so far. Equal counters: who became backlogged first.
     """
 
-    def __init__(self, weights: Mapping[str, float], remembered: int = REMEMBERED) -> None:
+    def __init__(self, weights: Weights, remembered: int = REMEMBERED) -> None:
         self._weights = weights
         self._remembered = remembered
         self._backlogged: LazyHeap[str, tuple[float, int]] = LazyHeap()
@@ -84,7 +107,7 @@ class TenantCounters:
 
     def charge(self, tenant: str, service: float) -> None:
         """Add service, not yet divided by the tenant's weight, to its counter; the tenant may be idle by now."""
-        service /= self._weights.get(tenant, 1.0)
+        service /= self._weights.of(tenant)
         rank = self._backlogged.rank(tenant)
         if rank is not None:
             self._backlogged.put(tenant, (rank[0] + service, rank[1]))
@@ -102,20 +125,14 @@ class TenantCounters:
 
 
 class Fairness:
-    """The counters of all levels. `weights` gives each tenant's part of the service; those not named have weight 1."""
+    """The counters of all levels, with one set of weights.
 
-    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        self._weights: dict[str, float] = {}
-        self.set_weights(weights or {})
-        self._levels = {level: TenantCounters(self._weights) for level in LEVELS}
+    When `weights` are set to others, what was counted before stays as it was counted.
+    """
 
-    def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Divide by other weights from now on; what was counted before stays as it was counted."""
-        for tenant, weight in weights.items():
-            if not 0 < weight < math.inf:
-                raise ValueError(f"the weight of tenant {tenant!r} must be a number greater than 0; got {weight!r}")
-        self._weights.clear()
-        self._weights.update(weights)
+    def __init__(self, weights: Weights | None = None) -> None:
+        self.weights = weights or Weights()
+        self._levels = {level: TenantCounters(self.weights) for level in LEVELS}
 
     def at(self, level: Level) -> TenantCounters:
         """Return the counters of one level."""

@@ -38,6 +38,6 @@ class Foresight:
 
     def _fewest_seconds(self, request: Request, ledger: LaneLedger) -> float:
         """Return how long a request would have to run on a lane at least, alone and at the lane's usual speed."""
-        held = ledger.lane.region.cached(request.tokens, request.scope)
+        held = ledger.lane.region.cached(request.findable, request.scope)
         steps = request.max_tokens if request.sampling.ignore_eos and not request.sampling.stop else 1
         return ledger.model.step_seconds(0, len(request.tokens) - held) + (steps - 1) * ledger.model.decode_seconds(1)

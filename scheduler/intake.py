@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 import anyio
@@ -15,17 +16,28 @@ from llamalane.clock import Clock
 from llamalane.errors import InvalidRequestError, PromptTooLongError
 from llamalane.ids import RequestId
 from llamalane.scheduler.gang import Gang
-from llamalane.scheduler.output import OutputText
+from llamalane.scheduler.logprobs import OutputLogprobs, PromptMeasurement
+from llamalane.scheduler.output import OutputText, StopWhen
 from llamalane.scheduler.priority import Aging, PriorityLevels
 from llamalane.scheduler.request import Request
-from llamalane.streams import ContextShift, Grammar, SamplingParameters
-from llamalane.streams.llama import ChatTemplate, CompiledGrammar, Detokenizer, Model
-from llamalane.streams.llama.vocabulary import encode
+from llamalane.scheduler.spelling import Token, spell
+from llamalane.streams import ContextShift, Grammar, SamplingParameters, llama
 
 LONG_TEXT = 4096
 """A text of more bytes is tokenized on a worker thread, so that the event loop does not stall."""
 
 MAX_CHOICE = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A prompt that a chat template has written: nothing is put around its text."""
+
+    text: str
+
+
+Prompt = str | Sequence[int] | ChatPrompt
+"""What an output continues: a text, tokens, or what a chat template made of a conversation."""
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -40,6 +52,9 @@ class SubmitOptions(TypedDict, total=False):
         choice: tells apart several outputs for one prompt and seed, 0 … 2³² − 1.
         supersede: a key, as of an autocompleter: the request ends the older one of its tenant, and with its salt, that
             has the same key.
+        shown: names of control tokens that are part of the output's text, such as those around a call of a tool; those
+            that the model does not have are passed over.
+        stop_when: makes, for each choice, what is asked after each piece of its text whether it ends there.
         request_id: a name for logs and answers; unique among the requests that wait or hold a place.
     """
 
@@ -50,6 +65,8 @@ class SubmitOptions(TypedDict, total=False):
     deadline: float | None
     choice: int
     supersede: str | None
+    shown: tuple[str, ...]
+    stop_when: Callable[[], StopWhen] | None
     request_id: RequestId | None
 
 
@@ -61,7 +78,7 @@ class Intake:
 
     def __init__(
         self,
-        model: Model,
+        model: llama.Model,
         limit: int,
         levels: PriorityLevels,
         aging: Aging,
@@ -76,21 +93,33 @@ class Intake:
         self._aging = aging
         self._clock = clock
         self._shift = shift
-        self._template: ChatTemplate | None = None
         self._grammars = model.grammars
         self._compiler = anyio.CapacityLimiter(1)  # one that takes long holds up others like it, and nobody else
         self._orders = 0
 
-    async def tokenize(self, text: str) -> list[int]:
-        """Return the tokens of a prompt; one that cannot fit is refused before it is tokenized."""
-        return await self._tokenize(text, add_special=True)
+    @functools.cached_property
+    def template(self) -> llama.ChatTemplate:
+        """The model's own chat template; raises `ChatTemplateError` if it has none."""
+        return llama.ChatTemplate.of(self._model)
+
+    async def tokenize(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt; a text that cannot fit is refused before it is tokenized."""
+        match prompt:
+            case str():
+                return await self._tokenize(prompt, add_special=True)
+            case ChatPrompt():
+                return await self._tokenize(prompt.text, add_special=False)
+        return list(prompt)
 
     async def tokenize_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the tokens of a conversation, as the model's own template writes it."""
         _check_messages(messages)
-        if self._template is None:
-            self._template = ChatTemplate(self._model)
-        return await self._tokenize(self._template.render(messages), add_special=False)
+        return await self.tokenize(ChatPrompt(self.template.render(messages)))
+
+    def spell(self, tokens: Sequence[int]) -> list[Token]:
+        """Return what tokens stand for; raises `InvalidRequestError` for those that the model does not have."""
+        self._check_tokens(tokens)
+        return [spell(self._vocabulary, token) for token in tokens]
 
     async def compile(self, grammar: Grammar) -> None:
         """Compile a grammar on a worker thread, for a request that is prepared next.
@@ -115,6 +144,10 @@ class Intake:
                 "supersede is for a single choice: several would end each other", param="supersede"
             )
         sampling = options.get("sampling") or SamplingParameters()
+        if sampling.prompt_logprobs is not None and len(ids) > 1:
+            raise InvalidRequestError(
+                "prompt_logprobs is for a single choice: the prompt is the same for all", param="prompt_logprobs"
+            )
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(32))
         first = options.get("choice", 0)
@@ -151,6 +184,9 @@ class Intake:
         wanted = room if sampling.max_tokens is None else sampling.max_tokens
         shift = self._shift if wanted > room else None
         self._orders += 1
+        detokenizer = self._detokenizer(options)
+        stop_when = options.get("stop_when")
+        speller = functools.partial(spell, self._vocabulary)
         return Request(
             id=options.get("request_id") or RequestId(f"req-{secrets.token_hex(12)}"),
             tokens=tokens,
@@ -163,15 +199,22 @@ class Intake:
             arrival=now,
             key=self._aging.key(level, now),
             order=self._orders,
-            output=OutputText(Detokenizer(self._vocabulary.pieces), sampling.stop),
+            output=OutputText(detokenizer, sampling.stop, None if stop_when is None else stop_when()),
             deadline=None if deadline is None else now + deadline,
             deadline_after=deadline or 0.0,
             shift=shift,
             grammar=self._compiled(sampling),
+            logprobs=None if sampling.logprobs is None else OutputLogprobs(speller, detokenizer.gap_before),
+            prompt_logprobs=None if sampling.prompt_logprobs is None else PromptMeasurement(tokens, speller),
             supersede=options.get("supersede"),
         )
 
-    def _compiled(self, sampling: SamplingParameters) -> CompiledGrammar | None:
+    def _detokenizer(self, options: SubmitOptions) -> llama.Detokenizer:
+        tokens = {name: self._vocabulary.marked(name) for name in options.get("shown", ())}
+        shown = {token: name.encode() for name, token in tokens.items() if token is not None}
+        return llama.Detokenizer(self._vocabulary.pieces, shown)
+
+    def _compiled(self, sampling: SamplingParameters) -> llama.CompiledGrammar | None:
         if sampling.grammar is None:
             return None
         compiled = self._grammars.find(sampling.grammar)
@@ -185,7 +228,7 @@ class Intake:
     async def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
         if not text:
             raise _empty_prompt()
-        size = len(encode(text))
+        size = len(llama.encode(text))
         fewest = math.ceil(size / self._vocabulary.longest_piece)
         if fewest >= self._limit:
             raise PromptTooLongError(fewest, self._limit, at_least=True)
@@ -197,11 +240,14 @@ class Intake:
         return self._vocabulary.with_one_bos(tokens)
 
     def _check_prompt(self, tokens: Sequence[int]) -> None:
-        size = self._vocabulary.size
         if not tokens:
             raise _empty_prompt()
         if len(tokens) >= self._limit:
             raise PromptTooLongError(len(tokens), self._limit)
+        self._check_tokens(tokens)
+
+    def _check_tokens(self, tokens: Sequence[int]) -> None:
+        size = self._vocabulary.size
         if not all(type(token) is int and 0 <= token < size for token in tokens):
             raise InvalidRequestError(f"prompt tokens must be integers from 0 to {size - 1}", param="prompt")
 
@@ -224,6 +270,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "deadline": (int, float, type(None)),
     "choice": (int,),
     "supersede": (str, type(None)),
+    "shown": (tuple,),
     "request_id": (str, type(None)),
 }
 

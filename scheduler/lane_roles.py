@@ -146,4 +146,4 @@ def _tokens_left(request: Request, lane: PoolLane) -> int:
         return request.length - request.saved.length
     if request.lease is not None and request.lease.lane is lane:
         return request.length - request.lease.cells
-    return request.length - lane.region.cached(request.history, request.scope)
+    return request.length - lane.region.cached(request.findable, request.scope)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from llamalane.ids import LEAST_URGENT, Level, PlanVersion, RequestId, StepNumber
+from llamalane.scheduler.histogram import Histogram
 from llamalane.scheduler.pacing import StepTimeModel
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.streams import Change, Copied, Edit, Join, LaneFailed, PoolLane, StepPlan, StepReport, StepShare
@@ -28,11 +29,23 @@ HOPELESS = 1.25
 """Rows that miss their target even when alone get steps so many times as long as those alone would be."""
 
 
+STEP_BOUNDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
+    *(1.0, 2.0, 5.0, 10.0, 30.0),
+)
+"""Seconds."""
+ROW_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+"""vLLM's bounds for the tokens of a step."""
+
+
 class LaneLedger:
     """The scheduler's books of one lane.
 
     Every request that holds a place of the lane is in `running`, and every one that the lane has been told to park,
-    and has not confirmed, in `parking`. `targets` are the seconds between two tokens that each level should see.
+    and has not confirmed, in `parking`. `targets` are the seconds between two tokens that each level should see. Of
+    each step, its time is in `step_seconds`, its generated tokens' rows in `step_rows`, and all tokens in
+    `step_tokens`.
     """
 
     def __init__(self, lane: PoolLane, targets: Mapping[Level, float]) -> None:
@@ -47,6 +60,9 @@ class LaneLedger:
         self.decode_seconds = 0.0
         self.sample_seconds = 0.0
         self.idle_seconds = 0.0
+        self.step_seconds = Histogram(STEP_BOUNDS)
+        self.step_rows = Histogram(ROW_BOUNDS)
+        self.step_tokens = Histogram(TOKEN_BOUNDS)
         self._targets = targets
         self._epoch = 0
         self._version = PlanVersion(0)
@@ -57,7 +73,8 @@ class LaneLedger:
         self._planned_successors = False
         self._awaited = False
         """Whether the lane waits a moment for a plan, as a row has ended."""
-        self._step_began = 0.0
+        self.step_began = 0.0
+        """About when the step under way did."""
         self._copy_seconds: float | None = None
         self._interrupted: dict[RequestId, Request] = {}
         """Requests whose step was abandoned, and that have not got a token since."""
@@ -74,7 +91,7 @@ class LaneLedger:
         """Take note of a step: the plan that it acknowledges, and its times."""
         self._unacknowledged = [edit for edit in self._unacknowledged if edit.version > report.version]
         self.steps = report.step
-        self._step_began = now
+        self.step_began = now
         if report.abandoned:
             self.abandoned_steps += 1
         self._awaited = self._planned_successors and any(output.ended for output in report.outputs)
@@ -85,6 +102,9 @@ class LaneLedger:
             self.decode_seconds += report.times.decode
             self.sample_seconds += report.times.sample
             self.idle_seconds += report.times.idle
+            self.step_seconds.observe(report.times.decode + report.times.sample)
+            self.step_rows.observe(report.decode_rows)
+            self.step_tokens.observe(report.decode_rows + report.prefill_tokens)
 
     def observe_copy(self, copied: Copied) -> None:
         """Take note of how long it took to give a request a prefix that another sequence holds."""
@@ -113,10 +133,10 @@ class LaneLedger:
         tokens, share = self._prefill_tokens(), self._share()
         notable = abs(tokens - self._planned_tokens) > NOTABLE_CHANGE * self._planned_tokens
         same = share == self._planned_share and (successors == self._planned_successors or not self.running)
-        if same and not self._fresh and not self._awaited and not (notable and any(self._prompts())):
+        if same and not self._fresh and not self._awaited and not (notable and self._prompts()):
             return None
         if not any(self._under_way()):
-            self._step_began = now
+            self.step_began = now
         self._version = PlanVersion(self._version + 1)
         self._unacknowledged.extend(Edit(self._version, change) for change in self._fresh)
         self._fresh.clear()
@@ -132,8 +152,10 @@ class LaneLedger:
         computes, and none of its rows has lost a step in this way without having got a token since. And its end must
         be more than `abort_after` seconds away.
         """
+        if abort_after is None or not self._fresh:
+            return None
         under_way = list(self._under_way())
-        if abort_after is None or not under_way or not self._fresh:
+        if not under_way:
             return None
         joining = [change.level for change in self._fresh if isinstance(change, Join)]
         unwanted = all(request.state is RequestState.LEAVING for request in under_way)
@@ -150,20 +172,23 @@ class LaneLedger:
 
         None when there are none, or all of them fit.
         """
-        best = self.best_output()
-        levels = [request.level for request in self._outputs()]
-        others = sum(level > best for level in levels)
-        fitting = self._fitting(best, len(levels) - others, len(levels))
-        return fitting if others > fitting else None
+        levels = self._output_levels()
+        best = min(levels, default=LEAST_URGENT)
+        urgent = levels.count(best)
+        if urgent == len(levels):
+            return None
+        fitting = self._fitting(best, urgent, len(levels))
+        return fitting if len(levels) - urgent > fitting else None
 
     def best_output(self) -> Level:
         """Return the most urgent level that has rows in the decode steps."""
-        return min((request.level for request in self._outputs()), default=LEAST_URGENT)
+        return min(self._output_levels(), default=LEAST_URGENT)
 
     def admits(self, level: Level) -> bool:
         """Return whether one row more of `level` leaves those that are more urgent their target."""
-        best = self.best_output()
-        rows = sum(request.level == best for request in self._outputs())
+        levels = self._output_levels()
+        best = min(levels, default=LEAST_URGENT)
+        rows = levels.count(best)
         return level <= best or self._fitting(best, rows, rows + 1) > 0
 
     def __iter__(self) -> Iterator[Request]:
@@ -175,11 +200,11 @@ class LaneLedger:
         joining = {change.request for change in self._fresh if isinstance(change, Join)}
         return (request for request in self if request.id not in joining)
 
-    def _prompts(self) -> Iterator[Request]:
-        return (request for request in self.running.values() if not request.since_join)
+    def _prompts(self) -> list[Request]:
+        return [request for request in self.running.values() if not request.since_join]
 
-    def _outputs(self) -> Iterator[Request]:
-        return (request for request in self.running.values() if request.since_join)
+    def _output_levels(self) -> list[Level]:
+        return [request.level for request in self.running.values() if request.since_join]
 
     def _fitting(self, best: Level, rows: int, most: int) -> int:
         """Return how many rows, of `most` in all, fit beside `rows` of level `best`.
@@ -202,12 +227,11 @@ class LaneLedger:
         steps, in which no other prompt has a part.
         """
         largest = self.lane.backend.max_step_tokens
-        prompts = list(self._prompts())
-        outputs = [request.level for request in self._outputs()]
-        best = min((request.level for request in prompts), default=LEAST_URGENT)
+        prompts, outputs = self._prompts(), self._output_levels()
+        best = min([request.level for request in prompts], default=LEAST_URGENT)
         protected = [level for level in outputs if level <= best]
         if protected:
-            target = min(self._targets[level] for level in protected)
+            target = min([self._targets[level] for level in protected])
             tokens = self.model.prefill_tokens(len(protected), target, largest)
             if any(request.cells_to_fill() > LONG * tokens for request in prompts):
                 target = min(target, STRETCH * self.model.decode_seconds(len(protected)))
@@ -222,4 +246,4 @@ class LaneLedger:
         prompts = sum(request.cells_to_fill() for request in under_way if not request.since_join)
         rows = sum(request.since_join > 0 for request in under_way)
         expected = self.model.step_seconds(rows, min(prompts, self._planned_tokens))
-        return expected - (now - self._step_began)
+        return expected - (now - self.step_began)

@@ -24,9 +24,12 @@ from llamalane.scheduler.deadlines import Deadlines
 from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.foresight import Foresight
 from llamalane.scheduler.limits import TenantLimits
+from llamalane.scheduler.measurements import Measurements
 from llamalane.scheduler.queue import Slot, WaitingQueue
+from llamalane.scheduler.recorder import FlightRecorder
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
+from llamalane.scheduler.room import ParkReason
 from llamalane.scheduler.roster import Roster
 from llamalane.scheduler.rules import Rules, bounds_of, limit_of, limits_of, targets_of, weights_of
 from llamalane.scheduler.supersede import LatestRequests
@@ -43,6 +46,7 @@ class Lifecycle:
 
     def __init__(self, pool: StreamPool, rules: Rules, *, clock: Clock, observer: Observer | None) -> None:
         self.counters = Counters()
+        self.measurements = Measurements(pool.limit)
         self.waits = WaitPredictor()
         self.queue = WaitingQueue[Request](
             rules.bounds,
@@ -53,6 +57,7 @@ class Lifecycle:
         )
         self._targets = dict(rules.targets)
         self.roster = Roster(pool, rules.growth, self._targets, rules.stowage, rules.handover)
+        self.recorder = FlightRecorder(self.roster.ledgers, clock.now())
         self.deadlines = Deadlines()
         self._foresight = Foresight(self.roster, rules.growth)
         self._limits = TenantLimits(rules.limits, rules.default_limit)
@@ -109,6 +114,7 @@ class Lifecycle:
         latest_start = self._foresight.latest_start(request)
         if latest_start <= now:
             self.counters.rejected["deadline"] += 1
+            self.counters.deadlines_missed["refused"] += 1
             raise DeadlineExceededError(request.deadline_after)
         return latest_start
 
@@ -163,6 +169,7 @@ class Lifecycle:
                 self.deadlines.watch(request, latest_start)
             else:
                 self.counters.expired += 1
+                self.counters.deadlines_missed["waiting" if request.admitted_at is None else "running"] += 1
                 self.end(request, DeadlineExceededError(request.deadline_after))
 
     def end_all(self, error: LlamalaneError) -> None:
@@ -175,7 +182,7 @@ class Lifecycle:
     def reload(self, settings: SchedulerConfig) -> None:
         """Go by the limits, weights, bounds and targets of `settings` from now on; nothing that is there ends."""
         self.queue.bounds = bounds_of(settings)
-        self.queue.fairness.set_weights(weights_of(settings))
+        self.queue.fairness.weights.become(weights_of(settings))
         self._limits.set_limits(limits_of(settings), limit_of(settings.other_tenants), self._clock.now())
         self._targets.update(targets_of(settings))
 
@@ -186,7 +193,10 @@ class Lifecycle:
         request, now = choice.request, self._clock.now()
         if not request.handed_over:  # else it was counted when it got its first place
             self._rules.admission.admitted(choice)
+            self._count_turn(choice)
         self.queue.remove(request)
+        if request.saved is not None:
+            self.counters.parked_bytes_in += len(request.saved.data)
         self._forget_saved(request)
         request.sheltered = request.sheltered or choice.by_share
         if request.gang is not None:
@@ -197,13 +207,24 @@ class Lifecycle:
             self.counters.admitted += 1
             self.counters.prompt_tokens += len(request.tokens)
             self.counters.cached_tokens += request.cached
+            self.measurements.at(request.level).note_admission(request, now)
             self.queue.fairness.charge(request.level, request.tenant, prompt_tokens=len(request.tokens))
         self.tell(EventKind.ADMITTED, request)
 
-    def note_parking(self, request: Request, how: Parking) -> None:
+    def _count_turn(self, choice: Choice[Request]) -> None:
+        """Count an admission that was not the most urgent level's turn, and why it was not."""
+        measurements = self.measurements.at(choice.request.level)
+        if choice.by_share:
+            measurements.by_share += 1
+        elif any(size for level, size in self.queue.sizes.items() if level < choice.request.level):
+            measurements.promoted += 1
+
+    def note_parking(self, request: Request, how: Parking, reason: ParkReason) -> None:
         """Take note that a request is about to lose its place, or a paused one its cells."""
         self.counters.parks[how.value] += 1
+        self.counters.reasons[reason.value] += 1
         if request.state is RequestState.RUNNING:
+            self.measurements.at(request.level).parked += 1
             self.waits.observe_release(request.id, self._clock.now(), finished=False)
         elif how is Parking.SWAP:  # until its cells are saved it cannot go on
             self.queue.remove(request)
@@ -214,6 +235,7 @@ class Lifecycle:
         """Take in what a lane has done."""
         now = self._clock.now()
         ledger = self.roster.ledgers[report.lane]
+        self.recorder.note_step(report, ledger.step_began, now)
         ledger.observe(report, now)
         self.roster.roles.observe(report)
         if report.times is not None:
@@ -222,6 +244,7 @@ class Lifecycle:
             request = ledger.get(request_id)
             if request is not None and request.state in UNFINISHED:
                 request.events.append((EventKind.STARTED, now))
+                self.recorder.note_change(request)
             self.note(Event(now, EventKind.STARTED, request_id, report.lane, report.step))
         for request_id in report.left:
             request = ledger.get(request_id)
@@ -240,6 +263,10 @@ class Lifecycle:
             request = ledger.parking.get(parked.request)
             if request is not None and request.state is RequestState.PARKING:
                 self._on_parked(request, parked)
+        for told in report.prompt_scores:
+            request = ledger.get(told.request)
+            if request is not None and request.state in UNFINISHED:
+                request.note_prompt(told.scores)
         for output in report.outputs:
             request = ledger.get(output.request)
             if request is not None:
@@ -261,6 +288,8 @@ class Lifecycle:
     def _on_parked(self, request: Request, parked: Parked) -> None:
         if not self._rules.costs.observe(parked):
             parked = replace(parked, saved=None)
+        if parked.saved is not None:
+            self.counters.parked_bytes_out += len(parked.saved.data)
         request.note_parked(parked)
         self.roster.note_parked(request)
         self.queue.requeue(request)
@@ -292,8 +321,13 @@ class Lifecycle:
     def _on_token(self, request: Request, output: RowOutput) -> None:
         now = self._clock.now()
         self.counters.completion_tokens += 1
+        measurements = self.measurements.at(request.level)
+        measurements.note_token(request, now)
+        if request.first_token_at is None:
+            self._count_hits(request)
         self.queue.fairness.charge(request.level, request.tenant, output_tokens=1)
-        finish = request.accept(output.token, output.finish, now)
+        self.recorder.note_token(request, now)
+        finish = request.accept(output.token, output.finish, now, output.scores)
         if request.since_join == 1 and request.state is RequestState.RUNNING and request.lease is not None:
             request.lease.note_computed()
         if finish is None:
@@ -302,13 +336,21 @@ class Lifecycle:
                 self.roster.hand_over(request)
             return
         self.counters.finished += 1
+        self.counters.finish_reasons[finish.value] += 1
         self._rules.growth.observe(request.level, len(request.generated))
         result = request.result(finish, now)
-        if result.timings.per_token <= self._targets[request.level]:
-            self.counters.in_time += 1
+        in_time = result.timings.per_token <= self._targets[request.level]
+        self.counters.in_time += in_time
+        measurements.note_result(request, result, in_time=in_time)
         self._conclude(request, result)
         if not output.ended:  # a stop string, which the lane does not know of
             self.roster.stop(request)
+
+    def _count_hits(self, request: Request) -> None:
+        """Count what a prompt found in the cache; before its first token, that may turn out to be less."""
+        self.counters.queried_tokens += len(request.tokens)
+        self.counters.hit_tokens += request.cached
+        self.counters.hits += request.cached > 0
 
     def _restart(self, request: Request, error: LlamalaneError) -> None:
         if request.state is RequestState.RUNNING or request.gives_way:
@@ -343,6 +385,7 @@ class Lifecycle:
         self._leave_books(request)
         request.delivery.close(outcome)
         self.tell(EventKind.ENDED, request)
+        self.recorder.note_end(request)
 
     def _leave_books(self, request: Request) -> None:
         self._latest.forget(request)
@@ -362,6 +405,7 @@ class Lifecycle:
         """Enter an event into a request's life, and tell the observer."""
         now = self._clock.now()
         request.events.append((kind, now))
+        self.recorder.note_change(request)
         self.note(Event(now, kind, request.id, request.lane))
 
     def note(self, event: Event) -> None:

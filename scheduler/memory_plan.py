@@ -10,6 +10,7 @@ from functools import partial
 from llamalane.errors import ConfigError
 from llamalane.kvcache.budget import (
     CELLS_MULTIPLE,
+    MOST_TOKENS,
     Bytes,
     Layout,
     RegionPlan,
@@ -218,6 +219,13 @@ def _divide(
         layout = _layouts(config, lanes, device, price.tokens(count, parts) // parts)
         sequences = sum(count_sequences(each, how, spare) for each, how in zip(places, layout, strict=True))
         tokens = price.tokens(count, sequences)
+        if _is_share(config.kv.budget):
+            tokens = min(tokens, MOST_TOKENS)
+        elif tokens > MOST_TOKENS:
+            raise ConfigError(
+                f"kv.budget: {config.kv.budget}, which is {in_words(count)}{where}, holds {tokens} tokens of "
+                f"{price.cell} bytes: at most {MOST_TOKENS} can be used"
+            )
         least = least_budget(places, layout=layout, spare=spare, weights=weights)
         if tokens < least:
             needed = least * price.cell + sequences * price.state

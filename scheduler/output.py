@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+StopWhen = Callable[[str], bool]
+"""Is given an output's text as it comes, piece by piece, and returns whether the output ends with that piece.
+
+It belongs to one output. It is called on the event loop and must not raise.
+"""
 
 
 class Decoder(Protocol):
@@ -19,18 +25,24 @@ class Decoder(Protocol):
 class OutputText:
     """Decodes tokens and holds text back while it might become a stop string."""
 
-    def __init__(self, decoder: Decoder, stop: Sequence[str] = ()) -> None:
+    def __init__(self, decoder: Decoder, stop: Sequence[str] = (), stop_when: StopWhen | None = None) -> None:
         self._decoder = decoder
         self._stop = tuple(stop)
+        self._stop_when = stop_when
         self._held = ""
         self._parts: list[str] = []
         self.stopped = False
-        """Whether a stop string was met: everything from its start on is dropped."""
+        """Whether the output has to end: a stop string was met, and dropped, or what was shown is all."""
 
     @property
     def text(self) -> str:
         """All text released so far."""
         return "".join(self._parts)
+
+    @property
+    def held(self) -> int:
+        """How many whole characters are held back."""
+        return len(self._held)
 
     def add(self, token: int) -> str:
         """Take the next token and return the text that can be shown now."""
@@ -57,6 +69,8 @@ class OutputText:
             else:
                 split = len(shown) - self._beginning(shown)
                 shown, self._held = shown[:split], shown[split:]
+        if self._stop_when is not None and self._stop_when(shown):
+            self.stopped = True
         self._parts.append(shown)
         return shown
 

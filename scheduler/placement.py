@@ -26,7 +26,7 @@ def best_lane(request: Request, lanes: Sequence[LaneLedger], growth: GrowthPredi
         return lanes[0] if lanes else None
     row = GrowingRow(request.level, request.length, len(request.generated), request.max_tokens)
     output = growth.predict(row) - len(request.generated)
-    tokens = request.history
+    tokens = request.findable
     speeds = Speeds(lanes)
 
     def preference(ledger: LaneLedger) -> tuple[float, int, int]:

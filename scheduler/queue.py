@@ -10,7 +10,7 @@ from typing import Generic, Self
 
 from llamalane.errors import QueueFullError
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler.fairness import Fairness
+from llamalane.scheduler.fairness import Fairness, Weights
 from llamalane.scheduler.level_queue import Head, LevelQueue, W, age
 from llamalane.scheduler.priority import LEVELS
 
@@ -43,7 +43,7 @@ class WaitingQueue(Generic[W]):
     Requests of one level age alike, so only the levels' heads are ever compared. `retry_after` is asked for each
     request that is turned away, by its level and the slots that it lacks (0: it is tokens that it lacks), and tells in
     how many seconds it should come back; `weights` says how
-    much of the service each tenant should get, 1 for those that it does not name; `may_shed` tells who can be turned
+    much of the service each tenant should get; `may_shed` tells who can be turned
     out, and of those at a level the last who came is; `kept` is asked once for each request that comes, by its level,
     and tells how many slots are kept from it for those who were told to come back.
     """
@@ -52,7 +52,7 @@ class WaitingQueue(Generic[W]):
         self,
         bounds: QueueBounds,
         retry_after: Callable[[Level, int], float],
-        weights: Mapping[str, float] | None = None,
+        weights: Weights | None = None,
         may_shed: Callable[[W], bool] = lambda _: True,
         kept: Callable[[Level], int] = lambda _: 0,
     ) -> None:
@@ -93,12 +93,15 @@ class WaitingQueue(Generic[W]):
         requests = len(self) + self._slots + 1
         return requests >= NEARLY * (1 - MOST_KEPT) * self.bounds.requests or self.tokens >= NEARLY * self.bounds.tokens
 
-    def reserve_nowait(self, level: Level) -> Slot[W]:
-        """Reserve room for one request of `level` while it is being prepared; raises `QueueFullError` at once."""
+    def reserve_nowait(self, level: Level, together: int = 1) -> Slot[W]:
+        """Reserve room for one request of `level` while it is being prepared; raises `QueueFullError` at once.
+
+        `together` is how many slots the client needs at once: whoever is turned away comes back for as many.
+        """
         limit = self._open_to(level)
         kept = min(self._kept(level), int(MOST_KEPT * max(limit, 0)))
         if len(self) + self._slots >= limit + self._to_shed(level) - kept:
-            raise QueueFullError(self._retry_after(level, 1), reason="requests", limit=limit)
+            raise QueueFullError(self._retry_after(level, together), reason="requests", limit=limit)
         return Slot(self)
 
     def requeue(self, request: W) -> None:

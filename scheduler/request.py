@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import anyio
-
-from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
+from llamalane.scheduler.delivery import Delivery
 from llamalane.scheduler.displacement import PROGRESS
 from llamalane.scheduler.events import EventKind
 from llamalane.scheduler.gang import Gang
 from llamalane.scheduler.limits import TenantPermit
+from llamalane.scheduler.logprobs import OutputLogprobs, PromptMeasurement
 from llamalane.scheduler.output import OutputText
 from llamalane.scheduler.result import Result, Timings, Usage
 from llamalane.streams import (
@@ -26,8 +24,9 @@ from llamalane.streams import (
     SamplingParameters,
     SavedCells,
     SharedPrefix,
+    TokenScores,
+    llama,
 )
-from llamalane.streams.llama import CompiledGrammar, Following
 
 BLOCK = 32
 """So many KV cells are reserved at a time for a request that grows."""
@@ -57,55 +56,6 @@ _NEXT = {
 }
 
 
-class Delivery:
-    """Brings a request's text and outcome to whoever waits for it. Bounded by the request's `max_tokens`."""
-
-    def __init__(self) -> None:
-        self._texts: deque[str] = deque()
-        self._outcome: Result | LlamalaneError | None = None
-        self._news = anyio.Event()
-
-    @property
-    def outcome(self) -> Result | LlamalaneError | None:
-        """How the request ended, None while it has not."""
-        return self._outcome
-
-    def put(self, text: str) -> None:
-        """Hand over a piece of text."""
-        if text:
-            self._texts.append(text)
-            self._news.set()
-
-    def close(self, outcome: Result | LlamalaneError) -> None:
-        """Hand over the outcome; the first one counts."""
-        if self._outcome is None:
-            self._outcome = outcome
-            self._news.set()
-
-    def take_nowait(self) -> str:
-        """Take all text that is there, perhaps none."""
-        text = "".join(self._texts)
-        self._texts.clear()
-        return text
-
-    async def wait(self) -> None:
-        """Wait until there is text or an outcome."""
-        while not self._texts and self._outcome is None:
-            await self._wait_for_news()
-
-    async def wait_closed(self) -> Result | LlamalaneError:
-        """Wait for the outcome."""
-        while self._outcome is None:
-            await self._wait_for_news()
-        return self._outcome
-
-    async def _wait_for_news(self) -> None:
-        # Several tasks may wait for the same news, so an event is replaced only after it was set.
-        if self._news.is_set():
-            self._news = anyio.Event()
-        await self._news.wait()
-
-
 @dataclass(slots=True, eq=False)
 class Request:
     """A request: what was asked, where it is, and what it has got.
@@ -129,9 +79,11 @@ class Request:
         shift: how it goes on when its sequence is full; None where it ends there, or before.
         dropped: tokens that its sequence has lost in this way.
         grammar: what its output follows.
+        logprobs: the log probabilities of its output, if it asked for them; `prompt_logprobs` are those of its prompt.
         supersede: a key: a newer request of the same tenant with it ends this one.
         gang: the requests that start together with it.
         permit: what its tenant is charged for it.
+        first_token_at, last_token_at: when it got its first token, and the last one so far.
         events: what happened to it, and when.
         gives_way: whether it ran when its lane was told to park it; else it was paused.
         handed_over: whether it is on its way from a lane for prompts to another one, being parked for that or waiting.
@@ -161,13 +113,16 @@ class Request:
     since_join: int = 0
     admitted_at: float | None = None
     first_token_at: float | None = None
+    last_token_at: float | None = None
     restarts: int = 0
     saved: SavedCells | None = None
     share: SharedPrefix | None = None
     shift: ContextShift | None = None
     dropped: int = 0
     cache_salt: str = ""
-    grammar: CompiledGrammar | None = None
+    grammar: llama.CompiledGrammar | None = None
+    logprobs: OutputLogprobs | None = None
+    prompt_logprobs: PromptMeasurement | None = None
     supersede: str | None = None
     gang: Gang[Request] | None = None
     permit: TenantPermit | None = None
@@ -177,6 +132,10 @@ class Request:
     parks: int = 0
     parks_in_a_row: int = 0
     delivery: Delivery = field(default_factory=Delivery)
+
+    def __post_init__(self) -> None:
+        if self.prompt_logprobs is not None:
+            self.note_prompt(())  # a prompt of one token has nothing to measure
 
     @property
     def prompt_tokens(self) -> int:
@@ -234,6 +193,15 @@ class Request:
         history = [*self.tokens, *self.generated]
         return history if self.shift is None else self.shift.shorten(history, self.dropped)
 
+    @property
+    def findable(self) -> Sequence[int]:
+        """The tokens of its history whose cells a lane may use that holds some.
+
+        None while its prompt is being measured: what a token's logits were, its cells do not tell.
+        """
+        measured = self.prompt_logprobs is None or not self.prompt_logprobs.missing
+        return self.history if measured else ()
+
     def move(self, state: RequestState) -> None:
         """Go on to `state`; anything but a step that the life of a request has is a programming error."""
         if state not in _NEXT[self.state]:
@@ -264,7 +232,8 @@ class Request:
             saved=saved,
             sheltered=self.sheltered,
             share=self.share,
-            following=None if self.grammar is None else Following(self.grammar, tuple(self.generated)),
+            measure=range(0) if self.prompt_logprobs is None else self.prompt_logprobs.missing,
+            following=None if self.grammar is None else llama.Following(self.grammar, tuple(self.generated)),
         )
 
     def cells_to_fill(self) -> int:
@@ -300,25 +269,38 @@ class Request:
         self.cached = self.reused
         return True
 
-    def accept(self, token: int, finish: FinishReason | None, now: float) -> FinishReason | None:
-        """Take the next token and hand over the text that it completes.
+    def accept(
+        self, token: int, finish: FinishReason | None, now: float, scores: TokenScores | None = None
+    ) -> FinishReason | None:
+        """Take the next token and hand over the text that it completes; `scores` tell how likely it was.
 
         Returns why the output ends with it, if it does: for the lane's reason, or because of a stop string.
         """
         if self.first_token_at is None:
             self.first_token_at = now
+        self.last_token_at = now
         self.generated.append(token)
         self.since_join += 1
         if self.since_join == PROGRESS:
             self.parks_in_a_row = 0
-        self.delivery.put(self.output.add(token))
+        if self.logprobs is not None and scores is not None:
+            self.logprobs.add(scores, held=self.output.held)
+        self._hand_over(self.output.add(token))
         if self.output.stopped:
             return FinishReason.STOP
         if finish is not None:
-            self.delivery.put(self.output.finish())
+            self._hand_over(self.output.finish())
         elif self.shift is not None:  # its lane does the same before it computes the token
             self.dropped += self.shift.dropped(self.length)
         return finish
+
+    def note_prompt(self, scores: Sequence[TokenScores]) -> None:
+        """Take note of how likely the next tokens of its prompt were, and hand all over once they are complete."""
+        assert self.prompt_logprobs is not None
+        self.prompt_logprobs.add(scores)
+        result = self.prompt_logprobs.result
+        if result is not None:
+            self.delivery.put_prompt(result)
 
     def result(self, finish: FinishReason, now: float) -> Result:
         """Return the result of a request that has ended with `finish`."""
@@ -342,4 +324,11 @@ class Request:
             ),
             seed=self.sampling.seed,
             level=self.level,
+            logprobs=None if self.logprobs is None else self.logprobs.released,
+            ending=None if self.logprobs is None else self.logprobs.ending,
+            cumulative_logprob=None if self.logprobs is None else self.logprobs.cumulative,
+            prompt_logprobs=self.delivery.prompt,
         )
+
+    def _hand_over(self, text: str) -> None:
+        self.delivery.put(text, () if self.logprobs is None else self.logprobs.release(text))

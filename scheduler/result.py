@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llamalane.ids import Level, RequestId
+from llamalane.scheduler.logprobs import OutputToken, PromptLogprobs
 from llamalane.streams import FinishReason
 
 
@@ -59,6 +60,11 @@ class Result:
         text: the output, without the stop string that ended it.
         tokens: the tokens generated, an end-of-generation token included.
         seed: what its random numbers came from; the same seed repeats the output.
+        logprobs: the tokens that `text` consists of, with their log probabilities, if the request asked for them; not
+            those that stand for nothing, as what ends a generation, and not those of a stop string.
+        ending: the last of `tokens`, likewise, if it stands for nothing, as one that ends a generation does.
+        cumulative_logprob: the sum of the log probabilities of all `tokens`, likewise.
+        prompt_logprobs: the tokens of the prompt with theirs, if the request asked for them.
     """
 
     id: RequestId
@@ -69,3 +75,7 @@ class Result:
     timings: Timings
     seed: int
     level: Level
+    logprobs: tuple[OutputToken, ...] | None = None
+    ending: OutputToken | None = None
+    cumulative_logprob: float | None = None
+    prompt_logprobs: PromptLogprobs | None = None

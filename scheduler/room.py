@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,10 +14,23 @@ from llamalane.scheduler.roster import Roster, cells_needed
 from llamalane.streams import Parking, PoolLane
 
 
+class ParkReason(enum.Enum):
+    """Why a request is parked."""
+
+    DISPLACED = "displaced"
+    """A more urgent request takes its place."""
+    CELLS = "cells"
+    """The KV cells ran out under running requests."""
+    TIME = "time"
+    """More urgent rows would miss their target beside it."""
+    RECLAIMED = "reclaimed"
+    """It is paused, and its cells are wanted."""
+
+
 class RoomMaker:
     """Parks requests when places, KV cells or time run short.
 
-    `parked` is told of each, before it is: of a running one, or of a paused one that loses its cells.
+    `parked` is told of each, before it is, how and why: of a running one, or of a paused one that loses its cells.
     """
 
     def __init__(
@@ -24,7 +38,7 @@ class RoomMaker:
         roster: Roster,
         policy: DisplacementPolicy,
         costs: ParkingCosts,
-        parked: Callable[[Request, Parking], None],
+        parked: Callable[[Request, Parking, ParkReason], None],
     ) -> None:
         self._roster = roster
         self._policy = policy
@@ -51,7 +65,8 @@ class RoomMaker:
         `open_places` are the free places that it may take; further ones are kept for others. One is parked at least.
         """
         lanes = self._roster.roles.lanes_for(request)
-        running = [one for one in self._roster if _can_be_parked(one) and one.lease and _is_open(one.lease.lane, lanes)]
+        below = (one for one in self._roster if one.level > request.level)  # nobody else gives way
+        running = [one for one in below if _can_be_parked(one) and one.lease and _is_open(one.lease.lane, lanes)]
         victims = self._policy.victims(request.level, running, self._loss)
         for name in dict.fromkeys(victim.lane for victim in victims):
             ledger = self._roster.ledgers[name]
@@ -62,8 +77,9 @@ class RoomMaker:
 
     def feed(self, ledger: LaneLedger) -> None:
         """Let the rows of a lane grow that run short of cells, the oldest first, and keep its most urgent in time."""
-        for request in sorted(filter(_can_be_parked, ledger.running.values()), key=lambda request: request.order):
-            if request.state is RequestState.RUNNING and request.runs_short and self._roster.roles.grows(request):
+        short = [one for one in ledger.running.values() if _can_be_parked(one) and one.runs_short]
+        for request in sorted(short, key=lambda request: request.order):
+            if _can_be_parked(request) and self._roster.roles.grows(request):  # it may have been parked for another one
                 self._grow(request, ledger)
         self._keep_time(ledger)
 
@@ -76,7 +92,7 @@ class RoomMaker:
         if need.places > open_places + len(victims):
             return False
         for parked, victim in enumerate(victims, start=1):
-            self._park(victim, can_pause=self._clear(ledger, request))
+            self._park(victim, ParkReason.DISPLACED, can_pause=self._clear(ledger, request))
             if parked + open_places >= need.places and self._clear(ledger, request):
                 return True
         return False
@@ -89,7 +105,7 @@ class RoomMaker:
                 return  # it is leaving or being paused: its cells can be had within a step
             victim = self._policy.first_to_yield(filter(_can_be_parked, ledger.running.values()))
             assert victim is not None
-            self._park(victim, can_pause=False)
+            self._park(victim, ParkReason.CELLS, can_pause=False)
             if victim is request:
                 return
 
@@ -98,7 +114,7 @@ class RoomMaker:
         if ledger.less_urgent_rows() == 0:
             best = ledger.best_output()
             for victim in self._policy.victims(best, filter(_can_be_parked, ledger.running.values()), self._loss):
-                self._park(victim, can_pause=True)
+                self._park(victim, ParkReason.TIME, can_pause=True)
 
     def _clear(self, ledger: LaneLedger, request: Request) -> bool:
         """Return whether a lane has the sequences and cells that a request needs, after reclaiming what others paused.
@@ -118,17 +134,17 @@ class RoomMaker:
             return False
         assert victim.lease is not None
         how = self._costs.choose(victim.lease.cells, ledger.model.token_seconds, can_pause=False)
-        self._parked(victim, how)
+        self._parked(victim, how, ParkReason.RECLAIMED)
         if how is Parking.SWAP:
             self._roster.park(victim, how)
         else:
             self._roster.forget(victim)
         return True
 
-    def _park(self, victim: Request, *, can_pause: bool) -> None:
+    def _park(self, victim: Request, reason: ParkReason, *, can_pause: bool) -> None:
         ledger = self._roster.ledger(victim)
         how = self._costs.choose(victim.length, ledger.model.token_seconds, can_pause=can_pause)
-        self._parked(victim, how)
+        self._parked(victim, how, reason)
         self._roster.park(victim, how)
 
     def _paused_others(self, ledger: LaneLedger, but: Request | None) -> list[Request]:

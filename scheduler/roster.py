@@ -286,7 +286,7 @@ def _beside(request: Request, lane: PoolLane) -> int:
 
 def _tokens_to_find(request: Request) -> Sequence[int]:
     """Return the tokens of which a lane may hold some; of a request whose cells were saved, none are wanted."""
-    return request.history if request.saved is None else ()
+    return request.findable if request.saved is None else ()
 
 
 def _leader(sequence: SequenceId, ledger: LaneLedger) -> RequestId | None:

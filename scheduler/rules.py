@@ -11,6 +11,7 @@ from llamalane.scheduler.archive import Archive
 from llamalane.scheduler.config import EngineConfig, SchedulerConfig, TenantConfig
 from llamalane.scheduler.config_roles import hands_over
 from llamalane.scheduler.displacement import DisplacementPolicy
+from llamalane.scheduler.fairness import Weights
 from llamalane.scheduler.growth import GrowthPredictor
 from llamalane.scheduler.handover import HandoverPolicy, LaneRole
 from llamalane.scheduler.limits import TenantLimit
@@ -37,7 +38,7 @@ class Rules:
             end; None for never.
         bounds: how much may wait.
         limits: what each tenant may have under way, `default_limit` for those that are not named.
-        weights: how much of the service each tenant should get, 1 for those that are not named.
+        weights: how much of the service each tenant should get.
         handover: which prompts are computed on another lane than their outputs; None where lanes have no roles.
     """
 
@@ -52,7 +53,7 @@ class Rules:
     bounds: QueueBounds
     limits: Mapping[str, TenantLimit]
     default_limit: TenantLimit
-    weights: Mapping[str, float]
+    weights: Weights
     handover: HandoverPolicy | None = None
 
 
@@ -98,9 +99,9 @@ def limits_of(settings: SchedulerConfig) -> dict[str, TenantLimit]:
     return {name: limit_of(tenant) for name, tenant in settings.tenants.items()}
 
 
-def weights_of(settings: SchedulerConfig) -> dict[str, float]:
-    """Return the weight of each tenant that is named."""
-    return {name: tenant.weight for name, tenant in settings.tenants.items()}
+def weights_of(settings: SchedulerConfig) -> Weights:
+    """Return the weights of the tenants."""
+    return Weights({name: tenant.weight for name, tenant in settings.tenants.items()}, settings.other_tenants.weight)
 
 
 def limit_of(tenant: TenantConfig) -> TenantLimit:

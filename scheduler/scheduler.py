@@ -21,6 +21,8 @@ from llamalane.scheduler.events import Event, EventKind, Observer
 from llamalane.scheduler.explain import Explanation, explain, explain_all
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.lifecycle import Lifecycle
+from llamalane.scheduler.live_view import LiveView
+from llamalane.scheduler.measurements import Measurements
 from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.request import Request
 from llamalane.scheduler.room import RoomMaker
@@ -35,6 +37,7 @@ class Scheduler:
         self.pool = pool
         self.rules = rules
         self._life = Lifecycle(pool, rules, clock=clock, observer=observer)
+        self.view = LiveView(self._life, clock)
         self._roster = self._life.roster
         self._room = RoomMaker(self._roster, rules.displacement, rules.costs, self._life.note_parking)
         self._clock = clock
@@ -54,6 +57,7 @@ class Scheduler:
         self._receive()
         self._plan()
         self._dispatch()
+        self._life.recorder.announce()
 
     def receive_from_lane(self, message: LaneMessage) -> None:
         """Take a lane's message; on the lane's thread."""
@@ -70,6 +74,11 @@ class Scheduler:
     def counters(self) -> Counters:
         """What happened so far."""
         return self._life.counters
+
+    @property
+    def measurements(self) -> Measurements:
+        """What requests took so far."""
+        return self._life.measurements
 
     @property
     def ledgers(self) -> Mapping[str, LaneLedger]:
@@ -147,6 +156,7 @@ class Scheduler:
     def end_all(self, error: LlamalaneError) -> None:
         """End every request that has not ended, each with `error`."""
         self._life.end_all(error)
+        self._life.recorder.announce()  # the loop, which else does, may have ended
         self._wake()
 
     def stow_all(self) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llamalane.ids import Level
-from llamalane.kvcache import HostStatistics
+from llamalane.kvcache import DiskStatistics, HostStatistics
 from llamalane.scheduler.counters import Counters
+from llamalane.scheduler.histogram import NOTHING, HistogramSnapshot
 from llamalane.scheduler.ledger import LaneLedger
+from llamalane.scheduler.measurements import LevelStatistics
 from llamalane.scheduler.scheduler import Scheduler
 
 
@@ -41,6 +43,7 @@ class LaneStatistics:
             ones, and kept for requests that continue a finished one.
         evictions: how often kept cells were given up.
         abandoned_steps: steps that were broken off for a more urgent request.
+        step_seconds, step_rows, step_tokens: of each step, its time, the rows of generated tokens, and all tokens.
     """
 
     name: str
@@ -62,6 +65,9 @@ class LaneStatistics:
     kept_cells: int
     evictions: int
     paused: bool = False
+    step_seconds: HistogramSnapshot = NOTHING
+    step_rows: HistogramSnapshot = NOTHING
+    step_tokens: HistogramSnapshot = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,10 @@ class EngineStatistics:
 
     Attributes:
         host: what is kept in host memory, None for nothing yet.
+        disk: what is kept on disk, None where nothing is.
         restored_tokens: tokens that were put back from there or from the disk, instead of being computed.
+        stowed_bytes, restored_bytes: what finished prompts' cells took that were saved, and that were put back.
+        levels: what the requests of each level took.
     """
 
     state: EngineState
@@ -83,12 +92,17 @@ class EngineStatistics:
     counters: Counters
     host: HostStatistics | None = None
     restored_tokens: int = 0
+    disk: DiskStatistics | None = None
+    stowed_bytes: int = 0
+    restored_bytes: int = 0
+    levels: Mapping[Level, LevelStatistics] = field(default_factory=dict)
 
 
 def take_statistics(state: EngineState, scheduler: Scheduler | None) -> EngineStatistics:
     """Return the numbers of this moment; an engine that was not started has none but its state."""
     if scheduler is None:
         return EngineStatistics(state, 0, 0, {}, 0, {}, (), Counters())
+    stowage = scheduler.rules.stowage
     return EngineStatistics(
         state=state,
         places=scheduler.pool.places,
@@ -98,8 +112,12 @@ def take_statistics(state: EngineState, scheduler: Scheduler | None) -> EngineSt
         running=dict(scheduler.running),
         lanes=tuple(_lane(ledger) for ledger in scheduler.ledgers.values()),
         counters=scheduler.counters.copy(),
-        host=scheduler.rules.stowage.statistics,
-        restored_tokens=scheduler.rules.stowage.restored_tokens,
+        host=stowage.statistics,
+        restored_tokens=stowage.restored_tokens,
+        disk=stowage.disk_statistics,
+        stowed_bytes=stowage.stowed_bytes,
+        restored_bytes=stowage.restored_bytes,
+        levels=scheduler.measurements.snapshot(),
     )
 
 
@@ -126,4 +144,7 @@ def _lane(ledger: LaneLedger) -> LaneStatistics:
         kept_cells=region.kept,
         evictions=region.evictions,
         paused=lane.withheld,
+        step_seconds=ledger.step_seconds.snapshot(),
+        step_rows=ledger.step_rows.snapshot(),
+        step_tokens=ledger.step_tokens.snapshot(),
     )

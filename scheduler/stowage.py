@@ -9,7 +9,7 @@ from functools import partial
 from typing import cast
 
 from llamalane.ids import SequenceId
-from llamalane.kvcache import EntryId, Evicted, HostStatistics, Merged, Moved
+from llamalane.kvcache import DiskStatistics, EntryId, Evicted, HostStatistics, Merged, Moved
 from llamalane.scheduler.archive import Archive
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.parking import ParkingCosts
@@ -61,11 +61,18 @@ class Stowage:
         self._tickets: dict[int, _Ticket] = {}
         self.restored_tokens = 0
         """Tokens that were put back instead of being computed."""
+        self.stowed_bytes = self.restored_bytes = 0
+        """What the cells took that were saved, and that were put back."""
 
     @property
     def statistics(self) -> HostStatistics:
         """The host memory's numbers."""
         return self._host.statistics()
+
+    @property
+    def disk_statistics(self) -> DiskStatistics | None:
+        """The disk's numbers, None where nothing is kept there."""
+        return None if self._archive is None else self._archive.disk.statistics()
 
     @property
     def idle(self) -> bool:
@@ -92,8 +99,8 @@ class Stowage:
         A sequence that nobody uses gets it, where the request will find it. There must be room for all `cells` that the
         request is about to get: with that, it may share fewer of those that are in use than it would without.
         """
-        region, tokens = ledger.lane.region, request.history
-        if cells > region.room:
+        region, tokens = ledger.lane.region, request.findable
+        if cells > region.room or not tokens:
             return
         found = self._find(ledger.lane, request.scope, tokens)
         # All of it is put back before its end is dropped, and has to find room.
@@ -116,6 +123,7 @@ class Stowage:
         ticket = self._tickets.pop(stowed.ticket, None)
         if ticket is None or stowed.saved is None:
             return
+        self.stowed_bytes += len(stowed.saved.data)
         self._costs.observe_saving(len(stowed.saved.data), stowed.saved.length, stowed.seconds)
         self._host.put(ticket.scope, ticket.tokens, stowed.saved.data, whole=ticket.whole)
         if self._archive is not None:
@@ -128,6 +136,7 @@ class Stowage:
             return
         if restored.done:
             self.restored_tokens += ticket.gain
+            self.restored_bytes += restored.size
             return
         self.carry_out(ledger, ledger.lane.region.forget(ticket.sequence))
         if ticket.entry is not None:  # it is damaged, or does not fit: it would only fail again

@@ -1,7 +1,7 @@
 """Streams and lanes: what computes, and who may use it."""
 
 from llamalane.streams.device import Device, DeviceChoice, choose_device
-from llamalane.streams.grammar import Grammar, GrammarKind
+from llamalane.streams.grammar import Grammar, GrammarKind, GrammarPart
 from llamalane.streams.lease import KVRegion, Lease, PoolLane
 from llamalane.streams.pool import StreamPool
 from llamalane.streams.sampling import SamplingParameters
@@ -23,6 +23,7 @@ from llamalane.streams.steps import (
     Park,
     Parked,
     Parking,
+    PromptScores,
     Rank,
     Restore,
     Restored,
@@ -38,6 +39,7 @@ from llamalane.streams.steps import (
     Trim,
 )
 from llamalane.streams.stream import CpuStream, LentStream, OffloadStream, Stream, StreamOptions, create_stream
+from llamalane.streams.token_scores import TokenScores
 
 __all__ = [
     "Change",
@@ -50,6 +52,7 @@ __all__ = [
     "FinishReason",
     "Grammar",
     "GrammarKind",
+    "GrammarPart",
     "Grant",
     "Join",
     "KVRegion",
@@ -67,6 +70,7 @@ __all__ = [
     "Parked",
     "Parking",
     "PoolLane",
+    "PromptScores",
     "Rank",
     "Restore",
     "Restored",
@@ -83,6 +87,7 @@ __all__ = [
     "Stream",
     "StreamOptions",
     "StreamPool",
+    "TokenScores",
     "Trim",
     "choose_device",
     "create_stream",

@@ -78,4 +78,5 @@ def restore(cells: Cells, change: Restore) -> Restored:
     """Put saved cells back into a sequence."""
     data = change.read()
     done = data is not None and cells.restore(change.sequence, data)
-    return Restored(change.ticket, done and trim(cells, change.sequence, change.length) == change.length)
+    done = done and trim(cells, change.sequence, change.length) == change.length
+    return Restored(change.ticket, done, len(data or ()))

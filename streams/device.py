@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 import logging
+from typing import TYPE_CHECKING
 
 from llamalane.errors import DeviceUnavailableError
-from llamalane.streams.cuda import CudaProbe
+
+if TYPE_CHECKING:
+    from llamalane.streams.cuda import CudaProbe
 
 logger = logging.getLogger(__name__)
 

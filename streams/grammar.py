@@ -14,6 +14,8 @@ MAX_CHARACTERS = 65_536
 """A grammar's text may have so many characters."""
 MAX_RULES_CHARACTERS = 16_384
 """So many if it consists of rules, since compiling them can take time that grows with the square of their number."""
+MAX_COMPOSITE_CHARACTERS = 131_072
+"""So many if it is put together from others, such as the schemas of an agent's tools."""
 
 
 class GrammarKind(enum.Enum):
@@ -27,6 +29,16 @@ class GrammarKind(enum.Enum):
     """A JSON list of strings: the output is one of them."""
     RULES = "grammar"
     """A context-free grammar: Lark's syntax, with the rule `start`, or llama.cpp's GBNF, with the rule `root`."""
+    COMPOSITE = "composite grammar"
+    """What `Grammar.composite` makes: JSON that holds rules and the grammars that they refer to."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarPart:
+    """A grammar within another one; `label` is what errors call it."""
+
+    label: str
+    grammar: Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +52,7 @@ class Grammar:
     text: str
 
     def __post_init__(self) -> None:
-        most = MAX_RULES_CHARACTERS if self.kind is GrammarKind.RULES else MAX_CHARACTERS
+        most = _MOST_CHARACTERS.get(self.kind, MAX_CHARACTERS)
         if not isinstance(self.text, str) or not 0 < len(self.text) <= most:
             got = f"{len(self.text)} characters" if isinstance(self.text, str) else repr(self.text)[:100]
             raise InvalidRequestError(
@@ -77,3 +89,27 @@ class Grammar:
     def rules(cls, text: str) -> Self:
         """A text that a context-free grammar derives, in the syntax of Lark or GBNF."""
         return cls(GrammarKind.RULES, text)
+
+    @classmethod
+    def composite(cls, rules: str, *, marks: Mapping[str, str], parts: Mapping[str, GrammarPart]) -> Self:
+        """A text that `rules` derive, in Lark's syntax, which may refer to other grammars and to a model's marks.
+
+        `@name` stands for the part of that name, which may not be a composite itself. For each mark there are two
+        rules: `name` is the mark, as the control token that it is in the model's vocabulary or else as text, and
+        `to_name` is any text up to the first such mark, with it. `TEXT` is any text.
+        """
+        content = {
+            "rules": rules,
+            "marks": dict(marks),
+            "parts": {
+                name: {"label": part.label, "kind": part.grammar.kind.value, "text": part.grammar.text}
+                for name, part in parts.items()
+            },
+        }
+        return cls(GrammarKind.COMPOSITE, json.dumps(content))
+
+
+_MOST_CHARACTERS: Mapping[GrammarKind, int] = {
+    GrammarKind.RULES: MAX_RULES_CHARACTERS,
+    GrammarKind.COMPOSITE: MAX_COMPOSITE_CHARACTERS,
+}

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -20,10 +20,13 @@ from llamalane.streams.cells import MovableCells
 from llamalane.streams.gate import Gate
 from llamalane.streams.llama.abilities import Abilities
 from llamalane.streams.llama.batch import Batch
+from llamalane.streams.llama.candidates import Candidates
 from llamalane.streams.llama.grammar import Follower
-from llamalane.streams.llama.sampler import Candidates, Sampler
+from llamalane.streams.llama.sampler import Sampler
 from llamalane.streams.llama.vocabulary import Vocabulary
+from llamalane.streams.logprobs import log_softmax, scores_of
 from llamalane.streams.mailbox import Mailbox
+from llamalane.streams.measuring import measure
 from llamalane.streams.row import Row
 from llamalane.streams.running_set import RunningSet, Work
 from llamalane.streams.shift import ContextShift
@@ -33,6 +36,7 @@ from llamalane.streams.steps import (
     LaneFailed,
     LaneMessage,
     LaneReady,
+    PromptScores,
     Receiver,
     RowOutput,
     StepPlan,
@@ -77,6 +81,7 @@ class Lane:
     The constructor returns when the first one is there, and raises what it raised. `by_sequence` lays out steps in the
     order of sequence ids. `can_abandon` lets steps be broken off, where the context can take that: they should be
     computed on the CPU. `shift` tells how sequences go on that are full, for contexts that can move cells.
+    `output_rows` is for how many tokens the context can give logits in one step.
     """
 
     abilities: Abilities
@@ -94,6 +99,7 @@ class Lane:
         by_sequence: bool = False,
         can_abandon: bool = False,
         shift: ContextShift | None = None,
+        output_rows: int = 0,
     ) -> None:
         self.stream = stream
         self.name = stream.options.name
@@ -103,7 +109,7 @@ class Lane:
         self._limit = limit
         self._gate = gate
         self._mailbox = Mailbox()
-        self._rows = RunningSet(self._make_sampler, by_sequence=by_sequence, shift=shift)
+        self._rows = RunningSet(self._make_sampler, by_sequence=by_sequence, shift=shift, output_rows=output_rows)
         self._batch = Batch(max_step_tokens)
         self._candidates = Candidates(vocabulary.size)
         # Its one thread begins with the first grammar.
@@ -223,12 +229,17 @@ class Lane:
             logits = context.logits(self._batch)
             self._rows.advance(work)
             self._rows.share_prefixes(context)
-            outputs = tuple(self._choose(row, logits[i], context) for i, row in enumerate(work.outputs))
+            prompt_scores, failed = measure(work.measured, logits)
+            outputs = [self._fail(one.row, one.error, context) for one in failed]
+            for row, place in zip(work.outputs, work.places, strict=True):
+                if row in self._rows:  # else its prompt could not be measured
+                    outputs.append(self._choose(row, logits[place], context))
         idle = begin - self._step_end if self._step_end is not None else 0.0
         self._step_end = time.monotonic()
         self._step = number
         self._failures = 0
-        return self._report(work, outputs, StepTimes(begin, decoded - begin, self._step_end - decoded, idle))
+        times = StepTimes(begin, decoded - begin, self._step_end - decoded, idle)
+        return self._report(work, outputs, prompt_scores, times)
 
     def _roll_back(self, context: StepContext, work: Work) -> StepReport:
         """Undo what an abandoned step has computed.
@@ -246,7 +257,8 @@ class Lane:
     def _report(
         self,
         work: Work,
-        outputs: tuple[RowOutput, ...] = (),
+        outputs: Sequence[RowOutput] = (),
+        prompt_scores: Sequence[PromptScores] = (),
         times: StepTimes | None = None,
         *,
         abandoned: bool = False,
@@ -262,7 +274,8 @@ class Lane:
             stowed=tuple(news.stowed),
             restored=tuple(news.restored),
             started=tuple(work.started),
-            outputs=outputs,
+            outputs=tuple(outputs),
+            prompt_scores=tuple(prompt_scores),
             decode_rows=work.decode_rows,
             prefill_tokens=work.prefill_tokens,
             times=times,
@@ -271,13 +284,13 @@ class Lane:
 
     def _choose(self, row: Row, logits: npt.NDArray[np.float32], context: StepContext) -> RowOutput:
         """Choose a row's next token, and retire the row if it was the last."""
-        request = row.join.request
+        count = row.join.sampling.logprobs
         try:
+            logprobs = None if count is None else log_softmax(logits)  # before a grammar changes them
             token = row.sampler.choose(logits, row.join.generated + row.chosen, self._candidates)
         except Exception as error:  # one row's failure is that row's
-            self._rows.retire(row, context)
             failed = error if isinstance(error, LlamalaneError) else RequestFailedError(f"sampling failed: {error}")
-            return RowOutput(request, -1, error=failed)
+            return self._fail(row, failed, context)
         row.chosen += 1
         row.tokens.append(token)
         finish = None
@@ -287,7 +300,12 @@ class Lane:
             finish = FinishReason.LENGTH
         if finish is not None:
             self._rows.retire(row, context)
-        return RowOutput(request, token, finish)
+        scores = None if logprobs is None or count is None else scores_of(logprobs, token, count)
+        return RowOutput(row.join.request, token, finish, scores=scores)
+
+    def _fail(self, row: Row, error: LlamalaneError, context: StepContext) -> RowOutput:
+        self._rows.retire(row, context)
+        return RowOutput(row.join.request, -1, error=error)
 
     def _recover(self, context: StepContext, error: Exception) -> StepContext | None:
         """Tell of the failure and build a new context; None when the lane gives up."""

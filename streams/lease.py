@@ -143,6 +143,9 @@ class KVRegion(Protocol):
     def statistics(self) -> Any:
         """Return the region's numbers."""
 
+    def holdings(self) -> tuple[Any, ...]:
+        """Tell whose the cells are."""
+
     def check(self) -> None:
         """Raise unless the books add up."""
 

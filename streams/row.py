@@ -27,6 +27,8 @@ class Row:
     sat_out: int = 0
     awaits: SharedPrefix | None = None
     """A prefix that another row is computing for it."""
+    measure: range = range(0)
+    """Which of its tokens are yet to be told with their log probabilities."""
 
     @property
     def decoding(self) -> bool:
@@ -45,3 +47,8 @@ class Row:
             return 0
         end = len(self.tokens) if self.cells is None else min(len(self.tokens), self.cells)
         return max(0, end - self.computed)
+
+    @property
+    def unmeasured(self) -> int:
+        """How many tokens can be computed before one whose logits tell of a token to be measured."""
+        return max(0, self.measure.start - 1 - self.computed) if self.measure else 0

@@ -11,6 +11,7 @@ from llamalane.ids import PlanVersion, RequestId
 from llamalane.streams.cells import Cells, MovableCells, copy, merge, move, restore, stow, trim
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.sampler import Sampler
+from llamalane.streams.measuring import MeasuredPart
 from llamalane.streams.row import Row
 from llamalane.streams.shift import ContextShift
 from llamalane.streams.steps import (
@@ -50,13 +51,16 @@ class News:
 
 @dataclass(slots=True)
 class Work:
-    """What one step computes: rows whose logits are wanted, in the batch's order, and all rows with their counts.
+    """What one step computes: rows that choose their next token, in the batch's order, and all rows with their counts.
 
+    Row number i of `outputs` chooses by the step's logits number ``places[i]``; further ones are for `measured`.
     `started` are requests that have their first part in it. `decoding` are the rows that decode, in the order of their
     turns; `sitting_out` have no part, though they could have had one.
     """
 
     outputs: list[Row] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    measured: list[MeasuredPart] = field(default_factory=list)
     computed: list[tuple[Row, int]] = field(default_factory=list)
     prefill_tokens: int = 0
     started: list[RequestId] = field(default_factory=list)
@@ -78,15 +82,22 @@ class RunningSet:
     """The rows of one lane, edited by plans. Owned by the lane's thread.
 
     With `by_sequence` a batch is laid out in the order of sequence ids, decoding rows and prompts alike. `shift` tells
-    how rows go on that are full; without it, none gets there.
+    how rows go on that are full; without it, none gets there. A step may give logits for `output_rows` tokens, which
+    leaves room for prompts to be measured beside the rows that choose a token; one is always left for each of them.
     """
 
     def __init__(
-        self, make_sampler: Callable[[Join], Sampler], *, by_sequence: bool = False, shift: ContextShift | None = None
+        self,
+        make_sampler: Callable[[Join], Sampler],
+        *,
+        by_sequence: bool = False,
+        shift: ContextShift | None = None,
+        output_rows: int = 0,
     ) -> None:
         self._make_sampler = make_sampler
         self._by_sequence = by_sequence
         self._shift = shift
+        self._output_rows = output_rows
         self._rows: dict[RequestId, Row] = {}
         self._turns = itertools.count()
         self.version = PlanVersion(0)
@@ -100,6 +111,9 @@ class RunningSet:
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self._rows.values())
+
+    def __contains__(self, row: Row) -> bool:
+        return self._rows.get(row.join.request) is row
 
     @property
     def ready(self) -> bool:
@@ -125,7 +139,8 @@ class RunningSet:
     def share_prefixes(self, cells: Cells) -> None:
         """Let those rows go on that have waited for a prefix which is there by now."""
         for row in self._rows.values():
-            self._share_prefix(row, cells)
+            if row.awaits is not None:
+                self._share_prefix(row, cells)
 
     def shift(self, cells: MovableCells) -> bool:
         """Make room in the rows that are full, just before a step; returns whether cells were moved for it.
@@ -156,9 +171,13 @@ class RunningSet:
         part = self._take_part(decoding, prompts)
         chosen = [(row, 1) for row in part]
         budget = min(max(self.prefill_tokens, 1), batch.capacity - len(chosen))
+        spare = max(0, self._output_rows - len(part) - len(prompts))
         work = Work(decoding=part)
         for row in sorted(prompts, key=lambda row: (not row.overdue, row.join.urgency)):
             count = min(row.ready, budget)
+            if row.measure:
+                count = min(count, row.unmeasured + 1 + spare)
+                spare -= max(0, count - row.unmeasured - 1)
             if count == 0:
                 break
             chosen.append((row, count))
@@ -182,6 +201,8 @@ class RunningSet:
             row.computed += count
             row.started = True
             row.sat_out = 0
+        for part in work.measured:
+            part.row.measure = range(part.tokens.stop, part.row.measure.stop)
 
     def retire(self, row: Row, cells: Cells) -> None:
         """Take out a row that has ended, or leaves; its cells stay until its sequence is given away.
@@ -241,11 +262,17 @@ class RunningSet:
     @staticmethod
     def _add(batch: Batch, work: Work, row: Row, count: int) -> None:
         end = row.computed + count
-        output = end == len(row.tokens)
-        batch.add(row.join.sequence, row.tokens[row.computed : end], row.computed, output=output)
+        chooses = end == len(row.tokens)
+        place = batch.outputs
+        wanted = max(0, count - row.unmeasured) if row.measure else int(chooses)
+        batch.add(row.join.sequence, row.tokens[row.computed : end], row.computed, output=wanted)
         work.computed.append((row, count))
-        if output:
+        if chooses:
             work.outputs.append(row)
+            work.places.append(batch.outputs - 1)
+        if row.measure and wanted:
+            tokens = range(row.measure.start, min(end + 1, row.measure.stop))
+            work.measured.append(MeasuredPart(row, tokens, place))
         if not row.started:
             work.started.append(row.join.request)
 
@@ -290,7 +317,7 @@ class RunningSet:
             if computed < join.cached:  # what should have been put back is not there
                 self._news.copied.append(Copied(join.request, computed))
         sampler, turn = self._make_sampler(join), next(self._turns)
-        row = Row(join, sampler, list(join.tokens), computed, join.cells, turn, awaits=join.share)
+        row = Row(join, sampler, list(join.tokens), computed, join.cells, turn, awaits=join.share, measure=join.measure)
         self._rows[join.request] = row
         self._share_prefix(row, cells)  # now if it is there: a later edit may use its sequence for somebody else
 

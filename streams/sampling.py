@@ -13,6 +13,7 @@ MAX_SEED = 2**64 - 1
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
 MAX_OUTPUT_TOKENS = 2**31 - 1
+MAX_ALTERNATIVES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,12 @@ class SamplingParameters:
         logit_bias: token → −100 … 100, or −inf to forbid it, added to its logit.
         ignore_eos: never choose an end-of-generation token, but where the grammar allows nothing else.
         grammar: what form the output has; generation ends when it is complete.
+        logprobs: None, or beside how many of the likeliest tokens in its place, 0 … 20, each token of the output is
+            told with its log probability. It is the natural logarithm of what the model's own logits give a token:
+            before biases, penalties, temperature, cuts and the grammar. So a token that was chosen need not be among
+            the likeliest, and one that was forbidden may be.
+        prompt_logprobs: the same for the tokens of the prompt. All of it is computed then, in chunks that are smaller
+            than usual: nothing that was cached of it is used.
     """
 
     max_tokens: int | None = None
@@ -55,6 +62,8 @@ class SamplingParameters:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     ignore_eos: bool = False
     grammar: Grammar | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
@@ -75,6 +84,9 @@ class SamplingParameters:
             raise InvalidRequestError(f"ignore_eos must be true or false; got {self.ignore_eos!r}", param="ignore_eos")
         if not isinstance(self.grammar, Grammar | None):
             raise InvalidRequestError(f"grammar must be a Grammar or None; got {self.grammar!r:.200}", param="grammar")
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 0, MAX_ALTERNATIVES)
 
     def _check_stop(self) -> None:
         if not isinstance(self.stop, list | tuple) or not all(isinstance(text, str) for text in self.stop):

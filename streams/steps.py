@@ -11,12 +11,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from llamalane.errors import LlamalaneError
 from llamalane.ids import MOST_URGENT, Level, PlanVersion, RequestId, SequenceId, StepNumber
-from llamalane.streams.llama.grammar import Following
 from llamalane.streams.sampling import SamplingParameters
+from llamalane.streams.token_scores import TokenScores
+
+if TYPE_CHECKING:
+    from llamalane.streams.llama import Following
 
 NO_STEP = StepNumber(0)
 """Stands before a lane's first step."""
@@ -85,6 +88,8 @@ class Join:
         sheltered: it never sits out two steps in a row.
         share: where the first tokens' cells can be copied from, instead of being computed.
         following: the grammar of the output, and what there is of the output already.
+        measure: which of `tokens` are to be reported with their log probabilities, from 1 on; those up to the first of
+            them are not cached.
     """
 
     request: RequestId
@@ -102,6 +107,7 @@ class Join:
     sheltered: bool = False
     share: SharedPrefix | None = None
     following: Following | None = None
+    measure: range = range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,25 +260,41 @@ class Stowed:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A sequence that was to be put back: `done` tells whether it holds the cells now, else it is empty."""
+    """A sequence that was to be put back: `done` tells whether it holds the cells now, else it is empty.
+
+    `size` is what the cells took, in bytes.
+    """
 
     ticket: int
     done: bool
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RowOutput:
-    """What one row gained in one step: a token, and with the last one the reason; or an error, which ends the row."""
+    """What one row gained in one step: a token, and with the last one the reason; or an error, which ends the row.
+
+    `scores` tell how likely the token was, if its request asks for that.
+    """
 
     request: RequestId
     token: int
     finish: FinishReason | None = None
     error: LlamalaneError | None = None
+    scores: TokenScores | None = None
 
     @property
     def ended(self) -> bool:
         """Whether the lane has taken the row out of the running set by itself."""
         return self.finish is not None or self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """How likely the next tokens of a request's prompt were, after those that were told before."""
+
+    request: RequestId
+    scores: tuple[TokenScores, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +326,7 @@ class StepReport:
         restored: sequences that were put back, or could not be.
         started: requests that had their first rows in this step.
         outputs: what each row gained.
+        prompt_scores: what the step tells of prompts.
         decode_rows: rows that computed one generated token.
         prefill_tokens: prompt tokens computed.
         times: None when nothing was computed.
@@ -320,6 +343,7 @@ class StepReport:
     restored: tuple[Restored, ...] = ()
     started: tuple[RequestId, ...] = ()
     outputs: tuple[RowOutput, ...] = ()
+    prompt_scores: tuple[PromptScores, ...] = ()
     decode_rows: int = 0
     prefill_tokens: int = 0
     times: StepTimes | None = None

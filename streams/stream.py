@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from llamalane.streams.cuda import HeldStream
 from llamalane.streams.device import Device
+
+if TYPE_CHECKING:
+    from llamalane.streams.cuda import HeldStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from llamalane.api.batches.records import BatchStatus
 from llamalane.api.batches.service import Batches
+from llamalane.api.metric_families import PREFIX
 
 _OUTCOMES = ("completed", "failed", "expired", "cancelled")
 
@@ -28,12 +29,12 @@ class BatchCollector(Collector):
         if self._batches.opened is None:
             return
         store, runner = self._batches.opened
-        statuses = GaugeMetricFamily("llamalane_batches", "Batches that are remembered, by status.", labels=["status"])
+        statuses = GaugeMetricFamily(f"{PREFIX}batches", "Batches that are remembered, by status.", labels=["status"])
         for status in BatchStatus:
             statuses.add_metric([status.value], store.statuses[status])
         yield statuses
         help_text = "Items of batches since the start, by what came of them."
-        items = CounterMetricFamily("llamalane_batch_items", help_text, labels=["outcome"])
+        items = CounterMetricFamily(f"{PREFIX}batch_items", help_text, labels=["outcome"])
         for outcome in _OUTCOMES:
             items.add_metric([outcome], runner.outcomes[outcome])
         yield items

@@ -328,14 +328,18 @@ class SimulatedLane:
         self._decode_rows = len(self._part)
         budget = room = min(max(self._plan.prefill_tokens, 1), self.max_step_tokens - self._decode_rows)
         self._chunks = []
-        for row in sorted(prompts, key=_urgency):
+        if len(prompts) > 1:
+            prompts.sort(key=_urgency)
+        for row in prompts:
             count = min(row.uncomputed, room)
             if not count:
                 break
             self._chunks.append((row, count))
             room -= count
-        computed = [*self._part, *(row for row, _ in self._chunks)]
-        self._sitting_out = [row for row in self.rows if row not in computed]
+        idle = prompts[len(self._chunks) :]
+        if len(self._part) < len(decoding):
+            idle += [row for row in decoding if row not in self._part]
+        self._sitting_out = idle
         self.prefill_tokens = budget - room
         parts = [Part(row.sequence, row.length - 1, 1) for row in self._part]
         parts += [Part(row.sequence, row.length - row.uncomputed, count) for row, count in self._chunks]

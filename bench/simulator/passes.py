@@ -9,7 +9,10 @@ token each, and one more by itself; and a gap among the sequence ids costs a pas
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
+
+_START, _TOKENS = itemgetter(1), itemgetter(2)
 
 
 class Part(NamedTuple):
@@ -58,26 +61,24 @@ def _together(parts: Iterable[Part], micro_batch: int) -> list[Pass]:
 def _apart(parts: Sequence[Part], micro_batch: int) -> list[Pass]:
     """Let sequences with consecutive ids have their passes together, apart from the others."""
     passes: list[Pass] = []
-    group: list[Part] = []
-    for part in parts:
-        if group and (part.sequence != group[-1].sequence + 1 or len(group) == micro_batch):
-            passes += _of_group(group, micro_batch)
-            group = []
-        group.append(part)
-    return passes + _of_group(group, micro_batch)
+    begin, following = 0, parts[0].sequence
+    for end, (sequence, _, _) in enumerate(parts):
+        if sequence != following or end - begin == micro_batch:
+            passes += _of_group(parts[begin:end], micro_batch)
+            begin = end
+        following = sequence + 1
+    return passes + _of_group(parts[begin:], micro_batch)
 
 
 def _of_group(group: Sequence[Part], micro_batch: int) -> list[Pass]:
     """Take as many tokens of each sequence as all of them have, and then what is left of some."""
-    count = min(min([part.tokens for part in group]), micro_batch // len(group))
-    cells = count * sum([part.start for part in group]) + len(group) * attended(0, count)
-    first = Pass(len(group), count * len(group), cells)
-    rest = [_rest(part, count) for part in group if part.tokens > count]
-    return [first, *_apart(rest, micro_batch)] if rest else [first]
-
-
-def _rest(part: Part, count: int) -> Part:
-    return Part(part.sequence, part.start + count, part.tokens - count)
+    size, least, most = len(group), min(map(_TOKENS, group)), max(map(_TOKENS, group))
+    count = min(least, micro_batch // size)
+    first = Pass(size, count * size, count * sum(map(_START, group)) + size * attended(0, count))
+    if most == count:
+        return [first]
+    rest = [Part(sequence, start + count, tokens - count) for sequence, start, tokens in group if tokens > count]
+    return [first, *_apart(rest, micro_batch)]
 
 
 def attended(start: int, tokens: int) -> int:

@@ -107,9 +107,11 @@ class Row:
 
     def grows(self, steps_ago: int = 0) -> bool:
         """Return whether the token that it gained so many steps ago made it run short of cells, so that it got more."""
-        blocks, rest = divmod(self.since_join - steps_ago, _GROWTH)
-        granted = self.length - self.since_join + (blocks - 1) * _GROWTH + BLOCK
-        return blocks > 0 and not rest and granted < self.length + self.left
+        gained = self.since_join - steps_ago
+        if not gained or gained % _GROWTH:
+            return False
+        granted = self.length - self.since_join + gained - _GROWTH + BLOCK
+        return granted < self.length + self.left
 
     def park(self) -> None:
         """Note that it is to leave, and go on later."""

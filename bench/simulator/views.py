@@ -49,7 +49,7 @@ class _Waiting(NamedTuple):
     length: int
     generated: Sequence[int]
     max_tokens: int
-    history: Sequence[int]
+    findable: Sequence[int]
     scope: str
 
 
@@ -65,7 +65,7 @@ def view_of_waiting(request: SimulatedRequest) -> Request:
         length=request.tokens,
         generated=range(request.generated),
         max_tokens=request.output_tokens,
-        history=range(request.tokens),
+        findable=range(request.tokens),
         scope=request.session,
     )
     return cast(Request, waiting)

@@ -10,12 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llamalane.scheduler import Engine, EngineConfig, RequestHandle, Result
+    from llamalane.scheduler import BlockingEngine, BlockingRequestHandle, Engine, EngineConfig, RequestHandle, Result
     from llamalane.streams import FinishReason, Grammar, SamplingParameters
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BlockingEngine": "llamalane.scheduler",
+    "BlockingRequestHandle": "llamalane.scheduler",
     "Engine": "llamalane.scheduler",
     "EngineConfig": "llamalane.scheduler",
     "FinishReason": "llamalane.streams",
@@ -25,13 +27,25 @@ _HOMES = {
     "SamplingParameters": "llamalane.streams",
 }
 
-__all__ = ["Engine", "EngineConfig", "FinishReason", "Grammar", "RequestHandle", "Result", "SamplingParameters"]
+__all__ = [
+    "BlockingEngine",
+    "BlockingRequestHandle",
+    "Engine",
+    "EngineConfig",
+    "FinishReason",
+    "Grammar",
+    "RequestHandle",
+    "Result",
+    "SamplingParameters",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # a type checker knows all names, and shall complain of others
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

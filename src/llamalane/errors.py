@@ -9,6 +9,7 @@
     │   ├── InvalidPriorityError    no such priority
     │   ├── PromptTooLongError      prompt and one token do not fit a sequence
     │   ├── ChatTemplateError       the model's chat template refused the messages
+    │   ├── GrammarError            its output's grammar is too large to be followed
     │   ├── PermissionDeniedError   whoever asks may not have this
     │   ├── UnknownModelError       no such model
     │   ├── BatchesOffError         files and batches are not configured
@@ -23,10 +24,13 @@
     │   ├── RequestShedError        a more urgent request took its slot in the full queue
     │   ├── DeadlineExceededError   its deadline passed first
     │   ├── EngineClosedError       the engine is not running, draining, or closed
+    │   ├── EngineForkedError       the engine runs in the process that this one was forked from
     │   ├── LaneDownError           no lane is left to run it
-    │   └── RequestFailedError      its lane failed while running it, too often
+    │   ├── RequestFailedError      its lane failed while running it, too often
+    │   └── TooManyViewersError     as many follow the dashboard as may
     ├── RequestCancelledError       its own client cancelled it
     ├── SupersededError             a newer request with the same key replaced it
+    ├── BlockingCallError           a call would block an event loop
     ├── DeviceUnavailableError      the wanted device cannot be used, and why
     ├── CudaError                   the CUDA driver refused a call
     ├── BatchStoreError             files and batches cannot be read or written
@@ -121,6 +125,15 @@ class ChatTemplateError(RequestError):
     """The model has no chat template, or its template refused the messages."""
 
     param = "messages"
+
+
+class GrammarError(RequestError):
+    """The output's grammar is too large, or can be read in too many ways, to be followed to its end."""
+
+    param = "grammar"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the output's grammar cannot be followed: {reason}")
 
 
 class PermissionDeniedError(RequestError):
@@ -253,12 +266,34 @@ class EngineClosedError(UnavailableError):
     """The engine was not started, is draining, or is closed."""
 
 
+class EngineForkedError(UnavailableError):
+    """The engine runs in process `owner`, from which this one was forked: threads do not come along."""
+
+    def __init__(self, owner: int) -> None:
+        super().__init__(
+            f"this engine runs in process {owner}, from which this one was forked: start an engine in each process, "
+            "after the fork"
+        )
+        self.owner = owner
+
+
 class LaneDownError(UnavailableError):
     """Every lane failed too often in a row; nothing is left to run the request."""
 
 
 class RequestFailedError(UnavailableError):
     """The lane failed each time while it ran this request, or the request's own sampling failed."""
+
+
+class TooManyViewersError(UnavailableError):
+    """As many follow the dashboard as may, which is `limit`; try again in `retry_after` seconds."""
+
+    retry_after: float
+
+    def __init__(self, limit: int, retry_after: float) -> None:
+        super().__init__(f"{limit} dashboards are open, which is all that may be; close one of them")
+        self.limit = limit
+        self.retry_after = retry_after
 
 
 class RequestCancelledError(LlamalaneError):
@@ -273,8 +308,8 @@ class SupersededError(LlamalaneError):
         self.newer = newer
 
 
-class BatchStoreError(LlamalaneError):
-    """What is kept of files and batches cannot be read or written."""
+class BlockingCallError(LlamalaneError):
+    """A call would block an event loop: the caller's, or the engine's own, which the call waits for."""
 
 
 class DeviceUnavailableError(LlamalaneError):
@@ -293,6 +328,10 @@ class CudaError(LlamalaneError):
         super().__init__(f"CUDA refused {call}: {reason}")
         self.call = call
         self.reason = reason
+
+
+class BatchStoreError(LlamalaneError):
+    """What is kept of files and batches cannot be read or written."""
 
 
 class ModelLoadError(LlamalaneError):

@@ -46,6 +46,7 @@ class ContextOptions:
             consecutive ones in a pass of its own.
         max_step_tokens: the most tokens in one step, at least `sequences`, and one more with keepers.
         micro_batch: the most tokens that llama.cpp computes in one pass.
+        output_rows: for how many tokens a step can give logits; at least one for each sequence in any case.
         threads: CPU threads.
         key_type, value_type: names from `CACHE_TYPES`; a quantized value type needs flash attention.
         flash_attention: `"auto"`, `"on"` or `"off"`.
@@ -58,6 +59,7 @@ class ContextOptions:
     threads: int
     partitioned: bool = False
     keepers: int = 0
+    output_rows: int = 0
     key_type: str = "f16"
     value_type: str = "f16"
     flash_attention: str = "auto"
@@ -77,6 +79,10 @@ class ContextOptions:
                 f"max_step_tokens must be at least {self.computable}, the number of sequences; "
                 f"got {self.max_step_tokens}"
             )
+        if self.outputs > self.max_step_tokens:
+            raise ContextError(
+                f"output_rows must be at most max_step_tokens, which is {self.max_step_tokens}; got {self.output_rows}"
+            )
         if self.micro_batch < 1 or self.threads < 1:
             raise ContextError("micro_batch and threads must be at least 1")
         for name, known in (
@@ -91,6 +97,11 @@ class ContextOptions:
     def computable(self) -> int:
         """How many sequences llama.cpp has to be ready to compute: one more if there are keepers, see `save`."""
         return self.sequences + (self.keepers > 0)
+
+    @property
+    def outputs(self) -> int:
+        """For how many tokens llama.cpp has to be ready to give logits in one step."""
+        return max(self.computable, self.output_rows)
 
 
 class Context:
@@ -109,7 +120,7 @@ class Context:
         params.n_batch = options.max_step_tokens
         params.n_ubatch = min(options.micro_batch, options.max_step_tokens)
         params.n_seq_max = options.computable
-        params.n_outputs_max = options.computable
+        params.n_outputs_max = options.outputs
         params.n_threads = params.n_threads_batch = options.threads
         params.type_k = CACHE_TYPES[options.key_type]
         params.type_v = CACHE_TYPES[options.value_type]
@@ -143,8 +154,8 @@ class Context:
         self._check_open()
         if not 0 < batch.size <= self.options.max_step_tokens:
             raise ContextError(f"a step has from 1 to {self.options.max_step_tokens} tokens; got {batch.size}")
-        if batch.outputs > self.options.sequences:
-            raise ContextError(f"a step gives logits for {self.options.sequences} rows at most; got {batch.outputs}")
+        if batch.outputs > self.options.outputs:
+            raise ContextError(f"a step gives logits for {self.options.outputs} rows at most; got {batch.outputs}")
         tokens = batch.tokens
         if tokens.min() < 0 or tokens.max() >= self._vocabulary_size:
             raise ContextError(f"a token is outside the vocabulary of {self._vocabulary_size}")

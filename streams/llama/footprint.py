@@ -109,7 +109,8 @@ def _parameters(api: Any, options: ContextOptions) -> Any:
     params.n_ctx = options.cells
     params.n_batch = options.max_step_tokens
     params.n_ubatch = min(options.micro_batch, options.max_step_tokens)
-    params.n_seq_max = params.n_outputs_max = options.sequences
+    params.n_seq_max = options.sequences
+    params.n_outputs_max = max(options.sequences, options.output_rows)
     params.n_threads = params.n_threads_batch = options.threads
     params.type_k = CACHE_TYPES[options.key_type]
     params.type_v = CACHE_TYPES[options.value_type]

@@ -8,7 +8,6 @@ thread finds it out while llama.cpp computes the step, and the lane's thread onl
 from __future__ import annotations
 
 import ctypes
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -20,8 +19,9 @@ import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from llamalane.errors import InvalidRequestError, RequestFailedError
-from llamalane.streams.grammar import Grammar, GrammarKind
+from llamalane.errors import GrammarError, InvalidRequestError
+from llamalane.streams.grammar import Grammar
+from llamalane.streams.llama.grammar_source import labelled, parts_of, shorten, source_of, unusable
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.vocabulary import Vocabulary
 
@@ -34,12 +34,7 @@ COMPILER_STACK = 128 * 2**20
 
 The deepest grammars that fit a grammar's length need less than an eighth of it. Following them does not recurse.
 """
-WHITESPACE = r" |\n[ \t]{0,20}"
-"""What may stand between two parts of JSON, once. Without a bound a weak model goes on with it for ever."""
-
 _LIMITS = llguidance.LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
-_LONGEST_REASON = 500
-_NOTHING_FITS = frozenset({"NoExtension", "NoExtensionBias"})
 _STACK_SIZE = threading.Lock()  # the size of new threads' stacks is the whole process's
 
 
@@ -80,7 +75,7 @@ class Mask:
 class Follower:
     """Follows a grammar along one row's output. Belongs to a lane's thread; `helper` runs what takes time.
 
-    Where the grammar cannot be followed any more, `RequestFailedError` is raised.
+    Where the grammar cannot be followed any more, `GrammarError` is raised.
     """
 
     def __init__(self, following: Following, helper: Executor) -> None:
@@ -164,18 +159,30 @@ class Grammars:
                 "this model has no token that ends generation, without which a grammar's end cannot be told",
                 param="grammar",
             )
+        matcher = self._match(grammar)
+        if matcher.is_error():
+            self._check_parts(grammar)
+            raise unusable(grammar, matcher.get_error())
+        return CompiledGrammar(matcher, self._vocabulary)
+
+    def _match(self, grammar: Grammar) -> llguidance.LLMatcher:
         tokenizer = self._read_vocabulary()
 
         def compile_and_try() -> llguidance.LLMatcher:
-            matcher = llguidance.LLMatcher(tokenizer, _source(grammar), log_level=0, limits=_LIMITS)
-            matcher.compute_bitmask()  # some faults show only then; and later masks find much of their work done
+            source = source_of(grammar, self._vocabulary.marked)
+            with self._vocabulary.in_use():
+                matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
+                matcher.compute_bitmask()  # some faults show only then; and later masks find much of their work done
             return matcher
 
-        with self._vocabulary.in_use():
-            matcher = _on_deep_stack(compile_and_try)
-        if matcher.is_error():
-            raise _unusable(grammar, matcher.get_error())
-        return CompiledGrammar(matcher, self._vocabulary)
+        return _on_deep_stack(compile_and_try)
+
+    def _check_parts(self, grammar: Grammar) -> None:
+        """Raise the error of the part that is to blame, with its label; if none is, do nothing."""
+        for part in parts_of(grammar):
+            matcher = self._match(part.grammar)
+            if matcher.is_error():
+                raise labelled(part.label, unusable(part.grammar, matcher.get_error()))
 
     def _read_vocabulary(self) -> llguidance.LLTokenizer:
         if self._tokenizer is None:
@@ -189,38 +196,9 @@ class Grammars:
         return self._tokenizer
 
 
-def _source(grammar: Grammar) -> str:
-    """Return a grammar as llguidance reads it."""
-    try:
-        match grammar.kind:
-            case GrammarKind.JSON_SCHEMA:
-                return llguidance.LLMatcher.grammar_from_json_schema(
-                    grammar.text, defaults={"whitespace_pattern": WHITESPACE}
-                )
-            case GrammarKind.CHOICE:
-                # One terminal: thousands of alternatives of a rule would be too many for the parser.
-                choices = map(json.dumps, json.loads(grammar.text))
-                return llguidance.grammar_from("lark", f"start: CHOICE\nCHOICE: {' | '.join(choices)}")
-            case GrammarKind.REGEX | GrammarKind.RULES:
-                return llguidance.grammar_from(grammar.kind.value, grammar.text)
-    except ValueError as error:
-        raise _unusable(grammar, str(error)) from None
-
-
-def _unusable(grammar: Grammar, reason: str) -> InvalidRequestError:
-    name = "rules" if grammar.kind is GrammarKind.RULES else grammar.kind.value.replace("_", " ")
-    return InvalidRequestError(f"the {name} cannot be used as a grammar: {_shorten(reason)}", param="grammar")
-
-
 def _check(matcher: llguidance.LLMatcher) -> None:
     if matcher.is_error():
-        raise RequestFailedError(f"the output's grammar cannot be followed: {_shorten(matcher.get_error())}")
-
-
-def _shorten(reason: str) -> str:
-    """Return an error of llguidance without the parser's state, which stands in angle brackets after it."""
-    reason, _, _ = reason.partition("\n<")
-    return "no text fits it" if reason in _NOTHING_FITS else reason[:_LONGEST_REASON]
+        raise GrammarError(shorten(matcher.get_error()))
 
 
 def _on_deep_stack(work: Callable[[], T]) -> T:

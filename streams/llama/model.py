@@ -107,10 +107,9 @@ class Model:
         """How many numbers a head of a value has; 0 without attention."""
         return self._head("value_length")
 
-    @property
-    def chat_template(self) -> str | None:
-        """The model's own chat template (Jinja), if it has one."""
-        text = self._api.llama_model_chat_template(self.pointer, None)
+    def chat_template(self, name: str | None = None) -> str | None:
+        """Return the model's own chat template (Jinja), or the further one of that name, if it has one."""
+        text = self._api.llama_model_chat_template(self.pointer, None if name is None else name.encode())
         return text.decode() if text else None
 
     def metadata(self, key: str) -> str | None:

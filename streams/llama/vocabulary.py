@@ -47,6 +47,14 @@ class Vocabulary:
         """Return what each token stands for; `mark` and its name for a token that is not a piece of text."""
         return [self._marked_piece(token, mark) for token in range(self.size)]
 
+    def marked(self, name: str) -> int | None:
+        """Return the token whose name is `name` if that is no piece of text, but a mark; None if there is none."""
+        tokens = self.tokenize(name, add_special=False, parse_special=True)
+        with self.in_use():
+            if len(tokens) != 1 or self._piece(tokens[0], special=True) != name.encode():
+                return None
+            return tokens[0] if self._marked_piece(tokens[0], b"\xff").startswith(b"\xff") else None
+
     def text_of(self, token: int) -> str:
         """Return a token as a chat template names it, `""` for no token (−1)."""
         return "" if token < 0 else self._piece(token, special=True).decode(errors="replace")

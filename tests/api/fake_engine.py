@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 import anyio
 
 from llamalane.errors import LlamalaneError, RequestCancelledError, UnknownModelError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler import (
+    ChatPrompt,
+    ChatTemplate,
     Counters,
     Engine,
     EngineConfig,
     EngineState,
     EngineStatistics,
+    EventKind,
     FinishReason,
     LaneStatistics,
     ModelConfig,
     ModelInfo,
+    OutputToken,
     PriorityLevels,
+    Progress,
+    PromptLogprobs,
     RequestState,
     Result,
     SamplingParameters,
     SubmitOptions,
+    TextPiece,
     Timings,
+    Token,
     Usage,
 )
 from llamalane.scheduler.explain import Explanation
 
 CONFIG = EngineConfig(models=[ModelConfig(path=Path("scripted.gguf"), name="scripted", aliases=["other"])])
+
+
+@functools.cache
+def plain_template() -> ChatTemplate:
+    """A template that knows nothing but messages."""
+    return ChatTemplate("{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}")
 
 
 @dataclass(frozen=True)
@@ -41,7 +57,8 @@ class Play:
 
     `refusal` is raised by its submission. Each of `texts` comes as it is; then the request ends with `error`, or with
     `finish`. It waits for `release`, if there is one, after `before_release` texts; its submission waits for
-    `tokenized`.
+    `tokenized`. If log probabilities are asked for, `tokens` come with each of the texts, then `ending`, and `prompt`
+    is what is told of the prompt.
     """
 
     texts: Sequence[str] = ("Hello", ", world")
@@ -53,6 +70,9 @@ class Play:
     before_release: int = 0
     prompt_tokens: int = 3
     cached_tokens: int = 0
+    tokens: Sequence[Sequence[OutputToken]] = ()
+    ending: OutputToken | None = None
+    prompt: PromptLogprobs | None = None
 
 
 class ScriptedHandle:
@@ -75,6 +95,27 @@ class ScriptedHandle:
             self.cancelled += 1
             self._cancel.set()
 
+    @property
+    def progress(self) -> Progress:
+        return Progress(
+            age=1.5,
+            wait=0.25,
+            first_token=0.5,
+            lane="main",
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.play.cached_tokens,
+            completion_tokens=len(self.play.texts),
+            parks=1,
+            restarts=0,
+            events=(
+                (EventKind.ACCEPTED, 0.0),
+                (EventKind.ADMITTED, 0.25),
+                (EventKind.PARKED, 0.75),
+                (EventKind.ADMITTED, 1.0),
+                (EventKind.ENDED, 1.5),
+            ),
+        )
+
     async def __aiter__(self) -> AsyncIterator[str]:
         for count, text in enumerate(self.play.texts):
             if count == self.play.before_release:
@@ -84,9 +125,20 @@ class ScriptedHandle:
             await self._held()
         self._end()
 
+    async def pieces(self) -> AsyncIterator[TextPiece]:
+        tokens = iter(self.play.tokens)
+        async for text in self:
+            yield TextPiece(text, tuple(next(tokens)))
+
+    async def prompt_logprobs(self) -> PromptLogprobs | None:
+        await self._held()
+        return self.play.prompt if self.options["sampling"].prompt_logprobs is not None else None
+
     async def result(self) -> Result:
         await self._held()
         self._end()
+        told = self.options["sampling"].logprobs is not None
+        tokens = tuple(itertools.chain.from_iterable(self.play.tokens))
         return Result(
             id=self.id,
             text="".join(self.play.texts),
@@ -96,6 +148,9 @@ class ScriptedHandle:
             timings=Timings(wait=0.25, first_token=0.5, total=1.5, per_token=0.25, lane="main", restarts=0, parks=0),
             seed=self.seed,
             level=cast(Level, self.options.get("priority")),
+            logprobs=tokens if told else None,
+            ending=self.play.ending if told else None,
+            cumulative_logprob=sum(token.logprob for token in tokens) if told else None,
         )
 
     async def _held(self) -> None:
@@ -120,6 +175,7 @@ class ScriptedEngine:
     waiting_tokens: int = 40
     config: EngineConfig = CONFIG
     explanations: Sequence[Explanation] = ()
+    chat_template: ChatTemplate = field(default_factory=plain_template)
     handles: list[ScriptedHandle] = field(default_factory=list)
     submissions: int = 0
     administered: list[tuple[str, ...]] = field(default_factory=list)
@@ -141,15 +197,13 @@ class ScriptedEngine:
 
     most_choices = 8
 
+    def spell(self, tokens: Sequence[int]) -> list[Token]:
+        return [Token(token, f"<{token}>", f"<{token}>".encode()) for token in tokens]
+
     async def submit_choices(
-        self, prompt: str | Sequence[int], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
+        self, prompt: str | Sequence[int] | ChatPrompt, ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
     ) -> list[ScriptedHandle]:
         return await self._submit_all(prompt, ids, options)
-
-    async def submit_chat_choices(
-        self, messages: Sequence[Mapping[str, Any]], ids: Sequence[RequestId], **options: Unpack[SubmitOptions]
-    ) -> list[ScriptedHandle]:
-        return await self._submit_all(messages, ids, options)
 
     def stats(self) -> EngineStatistics:
         return EngineStatistics(

@@ -18,9 +18,9 @@ from fastapi import FastAPI
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[socket.socket]:
-    """A socket on a free port that takes connections at once, though nobody answers yet."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+def listening(port: int = 0) -> Iterator[socket.socket]:
+    """A socket, on a free port unless one is named, that takes connections at once, though nobody answers yet."""
+    with socket.create_server(("127.0.0.1", port), backlog=64) as listener:
         yield listener
 
 
@@ -29,10 +29,10 @@ def url_of(listener: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def served(app: FastAPI) -> Iterator[str]:
-    """Serve `app` by uvicorn in a thread; gives its address."""
-    with listening() as listener:
-        config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=5)
+def served(app: FastAPI, *, port: int = 0, patience: int = 5) -> Iterator[str]:
+    """Serve `app` by uvicorn in a thread; gives its address. At the end connections have `patience` seconds."""
+    with listening(port) as listener:
+        config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=patience)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
         thread.start()

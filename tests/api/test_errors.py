@@ -13,6 +13,7 @@ from llamalane.errors import (
     ContextError,
     DeadlineExceededError,
     EngineClosedError,
+    GrammarError,
     InvalidRequestError,
     LaneDownError,
     LlamalaneError,
@@ -45,6 +46,7 @@ LATER = [
     (RequestShedError(2.1), 429, "rate_limit_error", "shed"),
     (SupersededError("old", "new"), 409, "conflict_error", "superseded"),
     (DeadlineExceededError(2), 504, "timeout_error", "deadline_exceeded"),
+    (GrammarError("no"), 400, "invalid_request_error", "grammar_too_large"),
     (RequestFailedError("no"), 500, "server_error", "request_failed"),
     (LaneDownError("no"), 503, "service_unavailable_error", "lane_down"),
     (EngineClosedError("no"), 503, "service_unavailable_error", "engine_unavailable"),
@@ -76,7 +78,8 @@ async def test_an_error_before_the_first_text_is_an_answer(
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/json"
     assert [handle.cancelled for handle in engine.handles] == [0, 1]
-    assert answer.json()["error"] == {"message": str(error), "type": kind, "param": None, "code": code}
+    param = getattr(error, "param", None)
+    assert answer.json()["error"] == {"message": str(error), "type": kind, "param": param, "code": code}
 
 
 @pytest.mark.parametrize(("error", "status", "kind", "code"), LATER)
@@ -89,7 +92,7 @@ async def test_an_error_in_a_stream_is_its_last_event(
     assert answer.status_code == 200
     events = answer.text.strip().split("\n\n")
     assert json.loads(events[-1].removeprefix("data: ")) == {
-        "error": {"message": str(error), "type": kind, "param": None, "code": code}
+        "error": {"message": str(error), "type": kind, "param": getattr(error, "param", None), "code": code}
     }
     assert "[DONE]" not in answer.text
     assert [handle.cancelled for handle in engine.handles] == [0, 1]

@@ -14,6 +14,7 @@ import pytest
 from llamalane.api import ApiConfig, ServerConfig, create_app
 from llamalane.api.config import KeyConfig
 from llamalane.scheduler import LaneConfig, ModelConfig, SchedulerConfig, StreamsConfig, TenantConfig
+from tests.api.scraping import Scrape
 from tests.api.serving import served
 from tests.api.test_keys import sha256
 
@@ -136,9 +137,9 @@ def test_a_paused_lane_is_told_of(url: str) -> None:
     try:
         assert httpx.get(f"{url}/health", trust_env=False).json() == {"status": "ok", "lanes_paused": ["left"]}
         headers = {"x-api-key": key_of("root")}
-        metrics = httpx.get(f"{url}/metrics", headers=headers, trust_env=False).text
-        assert 'llamalane_lane_paused{lane="left"} 1.0' in metrics
-        assert 'llamalane_lane_paused{lane="right"} 0.0' in metrics
+        metrics = Scrape(httpx.get(f"{url}/metrics", headers=headers, trust_env=False).text)
+        assert metrics.value("llamalane_lane_paused", lane="left") == 1
+        assert metrics.value("llamalane_lane_paused", lane="right") == 0
     finally:
         administer(url, "lanes/left/resume")
 

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from llamalane.api import ApiConfig, create_app
-from tests.api.asgi import client_of, exchange
+from tests.api.asgi import client_of
 from tests.api.fake_engine import Play, ScriptedEngine, as_engine
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ async def test_a_path_cannot_forge_a_log_line(caplog: pytest.LogCaptureFixture) 
 async def test_a_key_is_asked_for_everywhere_but_at_the_health_endpoints() -> None:
     app = create_app(as_engine(ScriptedEngine()), api=ApiConfig(api_key=SecretStr("sesame")))
     async with client_of(app) as client:
-        for path in ("/v1/models", "/metrics", "/nowhere", "/docs"):
+        for path in ("/v1/models", "/metrics", "/nowhere", "/docs/nowhere"):
             answer = await client.get(path)
             assert answer.status_code == 401
             assert answer.json()["error"]["type"] == "authentication_error"
@@ -96,27 +96,3 @@ async def test_keys(headers: dict[str, str], status: int) -> None:
     app = create_app(as_engine(ScriptedEngine()), api=ApiConfig(api_key=SecretStr("sesame")))
     async with client_of(app, headers) as client:
         assert (await client.post("/v1/completions", json=BODY)).status_code == status
-
-
-@pytest.mark.parametrize(("length", "status"), [(1024, 200), (1025, 413)])
-async def test_a_body_over_the_limit_is_refused_whether_or_not_its_length_is_told(length: int, status: int) -> None:
-    app = create_app(as_engine(ScriptedEngine()), api=ApiConfig(max_body_bytes=1024))
-    body = b'{"prompt": "x"}'.ljust(length)
-    async with client_of(app) as client:
-        told = await client.post("/v1/completions", content=body)
-    assert told.status_code == status
-    pieces = [body[start : start + 100] for start in range(0, length, 100)]
-    async with exchange(app, "/v1/completions", pieces) as request:
-        assert (await request.next())["status"] == status
-        answer = await request.body()
-    if status == 413:
-        assert b"request_too_large" in answer
-        assert told.content == answer
-
-
-async def test_a_body_is_refused_unread_when_its_length_is_told() -> None:
-    app = create_app(as_engine(ScriptedEngine()), api=ApiConfig(max_body_bytes=1024))
-    async with client_of(app) as client:
-        answer = await client.post("/v1/completions", content=b"{", headers={"Content-Length": "99999999"})
-    assert answer.status_code == 413
-    assert "1024 bytes" in answer.json()["error"]["message"]

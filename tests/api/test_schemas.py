@@ -8,6 +8,7 @@ import pytest
 
 from llamalane.api.bodies import parse_body
 from llamalane.api.chat import ChatBody
+from llamalane.api.reply import Turn
 from llamalane.api.schemas import MAX_BIASES, CompletionBody
 from llamalane.errors import InvalidRequestError
 
@@ -76,6 +77,17 @@ def test_other_prompts_are_refused(prompt: object) -> None:
         ("service_tier", 1),
         ("stream_options", []),
         ("stream_options", {"include_usages": True}),
+        ("echo", 1),
+        ("echo", "true"),
+        ("logprobs", True),
+        ("logprobs", "1"),
+        ("logprobs", 1.0),
+        ("logprobs", -1),
+        ("logprobs", 6),
+        ("best_of", 0),
+        ("best_of", 129),
+        ("best_of", True),
+        ("best_of", "2"),
     ],
 )
 def test_wrong_types_are_refused_with_their_field(field: str, value: object) -> None:
@@ -115,6 +127,79 @@ def test_values_out_of_range_are_refused_with_their_field(fields: dict[str, Any]
     with pytest.raises(InvalidRequestError) as caught:
         completion(**fields)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"logprobs": 6}, "logprobs is not valid: it must be from 0 to 5; got 6"),
+        ({"logprobs": -1}, "logprobs is not valid: it must be from 0 to 5; got -1"),
+        ({"logprobs": 10**30}, "logprobs is not valid: it must be from 0 to 5; got 1" + "0" * 30),
+        ({"best_of": 0}, "best_of is not valid: it must be from 1 to 128; got 0"),
+        ({"best_of": 2, "n": 3}, "best_of must be at least n, which is 3; got 2"),
+        ({"best_of": 2, "stream": True}, "best_of cannot be streamed: which choices are the best shows at their end"),
+    ],
+)
+def test_what_a_completion_cannot_have_is_said_with_what_it_can(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        completion(**fields)
+    assert (str(caught.value), caught.value.param) == (message, next(iter(fields)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs is not valid: it must be from 0 to 20; got 21"),
+        ({"top_logprobs": -1, "logprobs": True}, "top_logprobs is not valid: it must be from 0 to 20; got -1"),
+        ({"top_logprobs": 3}, "top_logprobs is only allowed when logprobs is true"),
+        ({"top_logprobs": 3, "logprobs": False}, "top_logprobs is only allowed when logprobs is true"),
+        ({"top_logprobs": True, "logprobs": True}, "top_logprobs is not valid: input should be a valid integer"),
+        ({"top_logprobs": "3", "logprobs": True}, "top_logprobs is not valid: input should be a valid integer"),
+        ({"logprobs": 1}, "logprobs is not valid: input should be a valid boolean"),
+        ({"logprobs": "true"}, "logprobs is not valid: input should be a valid boolean"),
+        ({"best_of": 2}, "best_of is not supported, except as 1"),
+        ({"echo": True}, "echo is not supported, except as false"),
+    ],
+)
+def test_what_a_chat_cannot_have_is_said_with_what_it_can(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        chat(**fields)
+    assert (str(caught.value), caught.value.param) == (message, next(iter(fields)))
+
+
+def test_log_probabilities_are_asked_for() -> None:
+    def of_chat(**fields: Any) -> tuple[int | None, int | None]:
+        sampling = chat(**fields).sampling
+        return sampling.logprobs, sampling.prompt_logprobs
+
+    def of_completion(**fields: Any) -> tuple[int | None, int | None]:
+        sampling = completion(**fields).sampling
+        return sampling.logprobs, sampling.prompt_logprobs
+
+    assert of_chat() == of_chat(logprobs=False, top_logprobs=0) == of_chat(logprobs=None) == (None, None)
+    assert of_chat(logprobs=True) == of_chat(logprobs=True, top_logprobs=0) == (0, None)
+    assert of_chat(logprobs=True, top_logprobs=20) == (20, None)
+    assert of_completion() == of_completion(echo=True) == of_completion(best_of=2, n=2) == (None, None)
+    assert of_completion(logprobs=0) == (0, None)
+    assert of_completion(logprobs=5, echo=True) == (5, 5)
+    assert of_completion(best_of=2) == (0, None)
+    assert of_completion(best_of=2, logprobs=3) == (3, None)
+
+
+def test_the_best_are_chosen_of_more_than_are_returned() -> None:
+    wanted: dict[tuple[int, int], dict[str, Any]] = {
+        (1, 1): {},
+        (3, 3): {"n": 3},
+        (4, 1): {"best_of": 4},
+        (4, 2): {"best_of": 4, "n": 2},
+    }
+    for (choices, returned), fields in wanted.items():
+        body = completion(**fields)
+        assert (body.choices, body.returned) == (choices, returned)
+    assert completion(best_of=1, stream=True).choices == 1
+    assert completion(best_of=2, n=2, stream=True).choices == 2
+    assert completion(best_of=3).client_name("n") == "best_of"
+    assert completion(n=3).client_name("n") == "n"
 
 
 def test_every_sampling_field_arrives() -> None:
@@ -161,12 +246,9 @@ def test_max_completion_tokens_is_max_tokens() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "function"}]),
         ("tool_choice", "auto"),
         ("functions", [{}]),
         ("function_call", "auto"),
-        ("logprobs", True),
-        ("logprobs", 0),
         ("top_logprobs", 2),
         ("best_of", 2),
         ("echo", True),
@@ -174,7 +256,6 @@ def test_max_completion_tokens_is_max_tokens() -> None:
         ("audio", {}),
         ("modalities", ["text", "audio"]),
         ("prediction", {}),
-        ("reasoning_effort", "high"),
         ("web_search_options", {}),
         ("temprature", 1),
     ],
@@ -217,14 +298,12 @@ def test_harmless_fields_are_taken(field: str, value: object) -> None:
         ("hi", "messages"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"content": "hi"}], "messages[0].role"),
-        ([{"role": "tool", "content": "hi"}], "messages[0].role"),
+        ([{"role": "function", "content": "hi"}], "messages[0].role"),
         ([{"role": "user", "content": None}], "messages[0].content"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": ["hi"]}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content"),
-        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [{}]}],
-         "messages[1].tool_calls"),
         ([{"role": "user", "content": "a", "colour": "red"}], "messages[0].colour"),
     ],
 )  # fmt: skip
@@ -234,7 +313,7 @@ def test_bad_messages_are_refused_with_their_place(messages: object, param: str)
     assert caught.value.param == param
 
 
-def test_messages_reach_the_template_as_it_knows_them() -> None:
+def test_messages_are_turns_of_a_conversation() -> None:
     body = chat(
         messages=[
             {"role": "developer", "content": "be brief"},
@@ -242,10 +321,10 @@ def test_messages_reach_the_template_as_it_knows_them() -> None:
             {"role": "assistant", "content": "c", "refusal": None, "tool_calls": None, "annotations": []},
         ]
     )
-    assert [message.for_template() for message in body.messages] == [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": "a\nb", "name": "Ann"},
-        {"role": "assistant", "content": "c"},
+    assert body.question.turns == [
+        Turn("system", "be brief"),
+        Turn("user", "a\nb", name="Ann"),
+        Turn("assistant", "c"),
     ]
 
 

@@ -33,6 +33,7 @@ from llamalane.scheduler import (
     SchedulerConfig,
     StreamsConfig,
 )
+from tests.api.scraping import Scrape
 from tests.api.serving import SERVERS, listening
 
 ENDLESS = {"prompt": "x", "ignore_eos": True}
@@ -60,11 +61,8 @@ class Observed:
             if event.kind is kind:
                 return event.request
 
-    def metric(self, line: str) -> float:
-        for found in httpx.get(f"{self.url}/metrics").text.splitlines():
-            if found.startswith(f"{line} "):
-                return float(found.rpartition(" ")[2])
-        raise AssertionError(f"no metric {line}")
+    def metric(self, name: str, **labels: str) -> float:
+        return Scrape(httpx.get(f"{self.url}/metrics").text).value(name, **labels)
 
     def begin(self, **body: Any) -> socket.socket:
         """Send a request and do not read its answer."""
@@ -107,7 +105,7 @@ def test_a_client_that_leaves_gives_its_place_back(observed: Observed, streamed:
     # The place is free: the next request gets it, and ends.
     answer = httpx.post(f"{observed.url}/v1/completions", json={**ENDLESS, "max_tokens": 2})
     assert answer.json()["usage"]["completion_tokens"] == 2
-    assert observed.metric('llamalane_requests_ended_total{outcome="cancelled"}') == 1
+    assert observed.metric("llamalane_requests_ended_total", outcome="cancelled") == 1
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -119,8 +117,8 @@ def test_a_client_that_leaves_while_queued_is_dropped_from_the_queue(observed: O
         waiting.close()
         ended = observed.wait_for(EventKind.ENDED)
         assert ended == second != first
-        assert observed.metric('llamalane_num_requests_waiting{level="3"}') == 0
-        assert observed.metric('llamalane_num_requests_running{level="3"}') == 1
+        assert observed.metric("llamalane_num_requests_waiting", level="3") == 0
+        assert observed.metric("llamalane_num_requests_running", level="3") == 1
     assert observed.wait_for(EventKind.ENDED) == first
 
 

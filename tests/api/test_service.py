@@ -86,44 +86,6 @@ async def test_an_engine_that_takes_no_requests_is_unavailable(state: EngineStat
         assert (await client.get("/metrics")).status_code == 200
 
 
-async def test_metrics_tell_what_the_engine_counts_and_how_long_requests_took() -> None:
-    async with client_of(create_app(as_engine(ScriptedEngine()))) as client:
-        await client.post("/v1/completions", json={"prompt": "x", "n": 2, "priority": 1})
-        answer = await client.get("/metrics")
-        assert answer.headers["content-type"].startswith("text/plain")
-        for line in (
-            'llamalane_engine_state{state="ready"} 1.0',
-            'llamalane_num_requests_waiting{level="5"} 4.0',
-            'llamalane_num_requests_running{level="1"} 3.0',
-            "llamalane_num_tokens_waiting 40.0",
-            "llamalane_prompt_tokens_total 30.0",
-            "llamalane_generation_tokens_total 20.0",
-            'llamalane_requests_ended_total{outcome="cancelled"} 1.0',
-            'llamalane_lane_steps_total{lane="lane0"} 11.0',
-            'llamalane_lane_kv_cells_reserved{lane="lane0"} 300.0',
-            'llamalane_lane_kv_cells_paused{lane="lane0"} 40.0',
-            'llamalane_lane_abandoned_steps_total{lane="lane0"} 1.0',
-            'llamalane_parks_total{how="swap"} 3.0',
-            'llamalane_requests_rejected_total{reason="shed"} 2.0',
-            "llamalane_requests_in_time_total 1.0",
-            'llamalane_request_queue_time_seconds_count{level="1"} 2.0',
-            'llamalane_time_to_first_token_seconds_sum{level="1"} 1.0',
-            'llamalane_e2e_request_latency_seconds_bucket{le="1.5",level="1"} 2.0',
-            'llamalane_e2e_request_latency_seconds_bucket{le="1.0",level="1"} 0.0',
-        ):
-            assert line in answer.text.splitlines()
-        openmetrics = await client.get("/metrics", headers={"Accept": "application/openmetrics-text"})
-        assert openmetrics.text.endswith("# EOF\n")
-
-
-async def test_two_apps_have_metrics_of_their_own() -> None:
-    first, second = create_app(as_engine(ScriptedEngine())), create_app(as_engine(ScriptedEngine()))
-    async with client_of(first) as client:
-        await client.post("/v1/completions", json={"prompt": "x"})
-    async with client_of(second) as client:
-        assert "request_queue_time_seconds_count" not in (await client.get("/metrics")).text
-
-
 def config_of(model: Path) -> EngineConfig:
     return EngineConfig(models=[ModelConfig(path=model, name="tiny")])
 

@@ -13,6 +13,7 @@ def logging_as_before() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in (None, "llamalane", "llamalane.llama")]
     before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
     yield
+    logging.captureWarnings(False)
     for logger, level, handlers in before:
         logger.setLevel(level)
         logger.handlers[:] = handlers

@@ -12,10 +12,12 @@ from llamalane.clock import MonotonicClock
 from llamalane.scheduler import Observer
 from llamalane.scheduler.assembly import OpenContext
 from llamalane.streams.llama import Context
-from tests.engine.running import WatchedEngine, config_for, lane_threads
+from tests.engine.running import WatchedBlockingEngine, WatchedEngine, config_for, lane_threads
 
 MakeEngine = Callable[..., WatchedEngine]
 """Makes an engine; takes a model's path, an observer, and what `config_for` takes."""
+MakeBlockingEngine = Callable[..., WatchedBlockingEngine]
+"""Makes an engine for code without an event loop; takes what `BlockingEngine` takes, and what `config_for` takes."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +45,29 @@ def make_engine(tiny_model: Path, engines: list[WatchedEngine]) -> MakeEngine:
         config = config_for(model, **options)
         engine = WatchedEngine(config, clock=MonotonicClock(), observer=observer, open_context=open_context)
         engines.append(engine)
+        return engine
+
+    return make
+
+
+@pytest.fixture
+def make_blocking_engine(tiny_model: Path, engines: list[WatchedEngine]) -> MakeBlockingEngine:
+    """Makes engines for code without an event loop, on the tiny model."""
+
+    def make(
+        *,
+        observer: Observer | None = None,
+        open_context: OpenContext = Context,
+        allow_event_loop: bool = False,
+        **options: Any,
+    ) -> WatchedBlockingEngine:
+        engine = WatchedBlockingEngine(
+            config_for(tiny_model, **options),
+            observer=observer,
+            open_context=open_context,
+            allow_event_loop=allow_event_loop,
+        )
+        engines.append(engine.watched)
         return engine
 
     return make

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from llamalane.ids import SequenceId
 from llamalane.scheduler import (
+    BlockingEngine,
     Engine,
     EngineConfig,
     EngineState,
@@ -67,6 +68,7 @@ def config_for(
     lanes: int = 1,
     part: int = PART,
     max_step_tokens: int = 512,
+    output_rows: int = 0,
     kv: KVConfig = EXACT,
     **scheduler: Any,
 ) -> EngineConfig:
@@ -76,6 +78,7 @@ def config_for(
         streams=StreamsConfig(
             lanes=[LaneConfig(name=f"lane-{number}", places=places, threads=1) for number in range(lanes)],
             max_step_tokens=max_step_tokens,
+            output_rows=output_rows,
         ),
         kv=kv.model_copy(update={"budget": part * places * lanes}),
         scheduler=SchedulerConfig(**scheduler),
@@ -108,6 +111,15 @@ class WatchedEngine(Engine):
         assert not any(self.scheduler.running.values())
         assert not any(list(ledger) for ledger in self.scheduler.ledgers.values())
         assert self.scheduler.rules.costs.store.reserved_bytes == 0
+
+
+class WatchedBlockingEngine(BlockingEngine):
+    """The same for code without an event loop."""
+
+    def __init__(self, config: EngineConfig, **options: Any) -> None:
+        super().__init__(config, **options)
+        options.pop("allow_event_loop", None)
+        self.watched = self._engine = self._life._engine = WatchedEngine(config, **options)
 
 
 def lane_threads() -> list[str]:

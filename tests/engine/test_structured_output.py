@@ -10,7 +10,7 @@ import anyio
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from llamalane.errors import DecodeError, InvalidRequestError, RequestFailedError
+from llamalane.errors import DecodeError, GrammarError, InvalidRequestError, RequestFailedError
 from llamalane.ids import RequestId
 from llamalane.scheduler import Engine, EventKind, FinishReason, Grammar, RequestState, SamplingParameters
 from tests.engine.conftest import MakeEngine
@@ -137,6 +137,15 @@ async def test_biases_that_forbid_all_that_the_grammar_allows_fail_that_request_
             await engine.generate(
                 PROMPT, sampling=SamplingParameters(grammar=Grammar.regex("abc"), logit_bias=forbidden)
             )
+        assert len((await other).tokens) == 20
+
+
+async def test_a_grammar_that_grows_too_large_fails_that_request_alone(make_engine: MakeEngine) -> None:
+    async with make_engine() as engine:
+        other = await engine.submit(PROMPT, sampling=greedy(20))
+        with pytest.raises(GrammarError, match="too many expressions") as caught:
+            await engine.generate(PROMPT, sampling=greedy(700, grammar=Grammar.regex("(a{1000}){1000}")))
+        assert caught.value.param == "grammar"
         assert len((await other).tokens) == 20
 
 

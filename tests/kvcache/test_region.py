@@ -4,7 +4,7 @@ import pytest
 
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
-from llamalane.kvcache import Region, RegionPlan
+from llamalane.kvcache import CellUse, Holding, Region, RegionPlan
 
 LIMIT = 100
 
@@ -181,3 +181,18 @@ def test_books_that_do_not_add_up_are_found() -> None:
     history.extend(range(LIMIT))  # the caller has broken its promise
     with pytest.raises(PoolError, match="do not add up"):
         books.check()
+
+
+def test_it_tells_whose_its_cells_are() -> None:
+    books = region()
+    first = books.take([1, 2, 3], 8, "").sequence
+    second = books.take([4, 5], 5, "").sequence
+    books.pause(second)
+    books.settle(second, 2)
+    third = books.take([6, 7, 8, 9], 4, "").sequence
+    books.give_back(third, [6, 7, 8])
+    assert books.holdings() == (
+        Holding(CellUse.RUNNING, 8, first),
+        Holding(CellUse.PAUSED, 2, second),
+        Holding(CellUse.KEPT, 3, third),
+    )

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
 from llamalane.kvcache import CellChange, Evicted, Layout, Region, RegionPlan, TakenPlace
+from tests.kvcache.holding import check_holdings
 
 CELLS = 24
 LIMIT = 12
@@ -266,6 +267,7 @@ class RegionMachine(RuleBasedStateMachine):
         assert statistics.paused == sum(each.held for each in self.having(Use.PAUSED).values())
         assert statistics.kept == sum(each.held for each in self.having(Use.FREE).values())
         assert self.region.room == self.room()
+        check_holdings(self.region, running=self.having(Use.RUNNING).keys(), paused=self.having(Use.PAUSED).keys())
         assert statistics.reserved + statistics.paused + statistics.kept <= statistics.cells == self.cells
         assert statistics.evictions == self.evictions
 

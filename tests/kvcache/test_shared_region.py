@@ -8,7 +8,7 @@ import pytest
 
 from llamalane.errors import PoolError, PoolExhaustedError
 from llamalane.ids import SequenceId
-from llamalane.kvcache import RegionStatistics, SharedRegion, Source
+from llamalane.kvcache import CellUse, Holding, RegionStatistics, SharedRegion, Source
 from tests.kvcache.shared_books import gone, leave, numbers, region, run
 
 
@@ -422,3 +422,21 @@ def test_books_that_do_not_add_up_are_found(spoil: Callable[[SharedRegion], None
     spoil(books)
     with pytest.raises(PoolError, match=complaint):
         books.check()
+
+
+def test_cells_that_several_hold_belong_to_none_of_them_alone() -> None:
+    books = region(4)
+    first = run(books, [1, 2, 3, 4, 8], 10).sequence
+    books.note_computed(first)
+    second = run(books, [1, 2, 3, 4, 9], 12).sequence
+    (third,) = leave(books, [5, 6, 7], scope="other")
+    assert books.holdings() == (
+        Holding(CellUse.RUNNING, 6, first),
+        Holding(CellUse.RUNNING, 8, second),
+        Holding(CellUse.RUNNING, 4),
+        Holding(CellUse.KEPT, 3, third),
+    )
+    books.pause(second)
+    books.settle(second, 5)
+    assert Holding(CellUse.PAUSED, 1, second) in books.holdings()
+    assert Holding(CellUse.RUNNING, 4) in books.holdings(), "a running sequence holds them too"

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from llamalane.errors import PoolExhaustedError
 from llamalane.ids import SequenceId
 from llamalane.kvcache import RegionPlan, SharedRegion, common_prefix
+from tests.kvcache.holding import check_holdings
 from tests.kvcache.shared_cells import SharedCells
 
 CELLS = 32
@@ -208,6 +209,8 @@ class SharedRegionMachine(RuleBasedStateMachine):
         assert statistics.evictions == self.lane.evictions
         assert statistics.cells - self.region.room == statistics.reserved + statistics.paused
         assert 0 <= statistics.kept <= (CELLS if self.most_kept is None else self.most_kept)
+        paused = {sequence for sequence, taken in self.taken.items() if taken.use in (Use.PAUSED, Use.PAUSING)}
+        check_holdings(self.region, running=self.taken.keys() - paused, paused=paused)
 
     @invariant()
     def the_lane_never_uses_more_than_is_counted(self) -> None:

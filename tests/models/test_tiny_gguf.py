@@ -89,7 +89,7 @@ def test_the_seed_decides_the_weights(kind: Kind, tiny_models: Mapping[Kind, Pat
 
 def test_chat_template_writes_one_turn_after_the_other(tiny_model: Path) -> None:
     with Model(ModelOptions(path=tiny_model)) as model:
-        template = ChatTemplate(model)
+        template = ChatTemplate.of(model)
         messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
         assert template.render(messages) == "<s>[system]Be brief.</s>[user]Hello</s>[assistant]"
         with pytest.raises(ChatTemplateError, match="no such role: pirate"):
@@ -97,12 +97,12 @@ def test_chat_template_writes_one_turn_after_the_other(tiny_model: Path) -> None
 
 
 def test_models_come_without_a_chat_template_unless_asked(model: Model) -> None:
-    assert model.chat_template is None
+    assert model.chat_template() is None
 
 
 def test_the_demonstration_model_is_whole(smollm2: Path) -> None:
     with Model(ModelOptions(path=smollm2)) as model:
         assert model.metadata("general.architecture") == "llama"
-        assert model.chat_template is not None
+        assert model.chat_template() is not None
         assert not model.recurrent
         assert not model.hybrid

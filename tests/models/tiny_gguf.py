@@ -150,16 +150,28 @@ _DESIGNS: Mapping[Kind, _Design] = {
 }
 
 
-def write_model(path: Path, kind: Kind, *, seed: int = 0, chat_template: str | None = None) -> None:
-    """Write a model of `kind` to `path`; the same arguments give the same file."""
+def write_model(
+    path: Path,
+    kind: Kind,
+    *,
+    seed: int = 0,
+    chat_template: str | Sequence[Mapping[str, str]] | None = None,
+    marks: Sequence[str] = (),
+) -> None:
+    """Write a model of `kind` to `path`; the same arguments give the same file.
+
+    Several chat templates have each a `name`, one of which is `default`, and a `template`. `marks` are further control
+    tokens, such as those around calls of tools.
+    """
     design = _DESIGNS[kind]
+    tokens = [*_TOKENS, *((mark, gguf.TokenType.CONTROL) for mark in marks)]
     writer = gguf.GGUFWriter(path, design.architecture)
-    _describe(writer, design)
-    _add_vocabulary(writer)
+    _describe(writer, design, len(tokens))
+    _add_vocabulary(writer, tokens)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     random = np.random.default_rng(seed)
-    for name, shape in _tensors(design).items():
+    for name, shape in _tensors(design, len(tokens)).items():
         writer.add_tensor(name, _weights(name, shape, random))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -167,22 +179,22 @@ def write_model(path: Path, kind: Kind, *, seed: int = 0, chat_template: str | N
     writer.close()
 
 
-def _describe(writer: gguf.GGUFWriter, design: _Design) -> None:
+def _describe(writer: gguf.GGUFWriter, design: _Design, vocabulary_size: int) -> None:
     writer.add_context_length(TRAIN_CONTEXT)
     writer.add_embedding_length(_WIDTH)
     writer.add_block_count(len(design.layers))
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(_TOKENS))
+    writer.add_vocab_size(vocabulary_size)
     writer.add_head_count_kv([_KV_HEADS if "attn_q.weight" in layer else 0 for layer in design.layers])
     for describe in design.describe:
         describe(writer)
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
-    names, kinds = zip(*_TOKENS, strict=True)
+def _add_vocabulary(writer: gguf.GGUFWriter, tokens: Sequence[tuple[str, gguf.TokenType]]) -> None:
+    names, kinds = zip(*tokens, strict=True)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(names)
-    writer.add_token_scores([0.0] * len(names))
+    writer.add_token_scores([0.0] * len(tokens))
     writer.add_token_types(kinds)
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(BOS)
@@ -191,11 +203,11 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_add_space_prefix(False)
 
 
-def _tensors(design: _Design) -> Shapes:
+def _tensors(design: _Design, vocabulary_size: int) -> Shapes:
     shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (len(_TOKENS), _WIDTH),
+        "token_embd.weight": (vocabulary_size, _WIDTH),
         "output_norm.weight": (_WIDTH,),
-        "output.weight": (len(_TOKENS), _WIDTH),
+        "output.weight": (vocabulary_size, _WIDTH),
     }
     for index, layer in enumerate(design.layers):
         shapes.update({f"blk.{index}.{name}": shape for name, shape in layer.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import os
 import platform
 import shutil
 import subprocess
@@ -129,14 +130,27 @@ def test_wheel_says_that_it_is_typed_and_under_which_license(built: Distribution
     assert "server" in metadata.get_all("Provides-Extra", [])
 
 
+def test_the_dashboard_is_found_in_an_installed_wheel(built: Distributions, tmp_path: Path) -> None:
+    with zipfile.ZipFile(built.wheel_path) as wheel:
+        wheel.extractall(tmp_path)
+    program = "from llamalane.api.dashboard import page; print(page.__file__, *page.PAGE_FILES, sep='\\n')"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    where, *paths = done.stdout.split()
+    assert Path(where).is_relative_to(tmp_path)
+    names = [file.name for file in (ROOT / "api" / "dashboard" / "static").iterdir() if file.name != "index.html"]
+    assert sorted(paths) == sorted(["/dashboard", *(f"/dashboard/{name}" for name in names)])
+
+
 def test_wheel_installs_the_command(built: Distributions) -> None:
     scripts = built.read(f"{built.information}/entry_points.txt")
     assert scripts.split("\n")[:2] == ["[console_scripts]", "llamalane = llamalane.cli:main"]
 
 
-def test_sdist_holds_every_room_and_the_tests(built: Distributions) -> None:
+def test_sdist_holds_every_room_the_tests_and_the_examples(built: Distributions) -> None:
     wanted = {f"src/{place}" for name in built.project if (place := installed_name(name))}
-    wanted |= {name for name in built.project if name.startswith(("tests/", "docs/"))}
+    wanted |= {name for name in built.project if name.startswith(("tests/", "docs/", "examples/"))}
     wanted |= {"LICENSE", "MANIFEST.in", "Makefile", "README.md", "pyproject.toml"}
     assert wanted - built.sdist == set()
 

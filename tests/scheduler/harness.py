@@ -16,6 +16,7 @@ from llamalane.kvcache import Layout, Region, RegionPlan, SharedRegion
 from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.events import Event, EventKind
+from llamalane.scheduler.fairness import Weights
 from llamalane.scheduler.growth import GrowthPredictor
 from llamalane.scheduler.handover import HandoverPolicy, LaneRole
 from llamalane.scheduler.limits import TenantLimit
@@ -127,7 +128,7 @@ class Harness:
             bounds=QueueBounds(max_requests, max_waiting_tokens, by_level(queue_reserve), shed=shed),
             limits=limits or {},
             default_limit=TenantLimit(),
-            weights={},
+            weights=Weights(),
             handover=HandoverPolicy(named, costs, always=handover_always, short=short) if roles else None,
         )
         self.scheduler = Scheduler(self.pool, rules, clock=self.clock, observer=self.events.append)

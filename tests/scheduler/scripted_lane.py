@@ -271,7 +271,7 @@ class ScriptedLane:
                     self._check_unused(sequence)
                     assert not self.cells.get(sequence), "cells would be lost"
                     data = read() if self.swap_works else None
-                    self._restored.append(Restored(ticket, data is not None))
+                    self._restored.append(Restored(ticket, data is not None, len(data or ())))
                     if data is not None:
                         self.cells[sequence] = [Cell(ord(letter)) for letter in data.decode()][:length]
                         self.restored_tokens += length

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from llamalane.clock import VirtualClock
 from llamalane.ids import LEAST_URGENT, Level
 from llamalane.scheduler.admission import AdmissionPolicy, Choice
-from llamalane.scheduler.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT
+from llamalane.scheduler.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT, Weights
 from llamalane.scheduler.priority import LEVELS, Aging
 from llamalane.scheduler.queue import QueueBounds, WaitingQueue
 from llamalane.scheduler.request import Request
@@ -40,7 +40,7 @@ class Server:
         aging = Aging(ceiling, INTERVAL)
         self.clock = VirtualClock()
         self.maker = RequestMaker(aging)
-        self.queue = WaitingQueue[Request](QueueBounds(10**9, 10**9), lambda *_: 1.0, WEIGHTS)
+        self.queue = WaitingQueue[Request](QueueBounds(10**9, 10**9), lambda *_: 1.0, Weights(WEIGHTS))
         self.policy = AdmissionPolicy(share, reserve)
         self.oracle = Oracle(aging, WEIGHTS)
         self.running: list[Request] = []

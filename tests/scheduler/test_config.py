@@ -156,6 +156,8 @@ def test_a_models_path_from_elsewhere_is_left_alone(file: Path) -> None:
         ("streams: {lanes: [{places: 1.5}]}", 3, ["must be a valid integer"]),
         ("streams: {lanes: [{places: 8}, {places: 4}]}", 3, ["'main' names several lanes"]),
         ("streams:\n  lanes: [{name: a, places: 8}]\n  max_step_tokens: 7", 5, ["at least 8, the places of lane 'a'"]),
+        ("streams:\n  output_rows: 513", 4, ["streams.output_rows must be at most 512, which is max_step_tokens"]),
+        ("streams: {output_rows: -1}", 3, ["streams.output_rows must be greater than or equal to 0"]),
         ("streams: {device: gpu}", 3, ["streams.device must be 'auto', 'cuda' or 'cpu'"]),
         ("streams: {lanes: [{threads: 0}]}", 3, ["streams.lanes[0].threads"]),
         ("kv: {key_type: q9}", 3, ["kv.key_type must be 'f32', 'f16'"]),
@@ -229,7 +231,7 @@ streams: {lanes: [{places: many}]}
     assert str(error).splitlines() == [
         f"{file}:2: the environment variable AN_UNSET_PATH is not set",
         f"{file}:3: unknown key 'nmae' in models[0]; did you mean 'name'? "
-        "Allowed: path, name, aliases, gpu_layers, mmap",
+        "Allowed: path, name, aliases, gpu_layers, mmap, tool_format, reasoning_format",
         f"{file}:7: kv.value_type: q4_0 is quantized and needs flash_attention, which is off",
         f"{file}:8: duplicate key 'kv': it is in line 7 already",
         f"{file}:9: streams.lanes[0].places must be a valid integer, unable to parse string as an integer",

@@ -303,3 +303,12 @@ def test_a_thousand_are_explained_in_one_pass(start: Start) -> None:
         calls.append(count_calls(harness.scheduler.explain_all))
         assert len(harness.scheduler.explain_all()) == count + 1
     assert calls[1] < 2.5 * calls[0]
+
+
+def test_nobody_can_tell_when_it_starts_while_every_lane_is_paused(start: Start) -> None:
+    harness = start([1])
+    harness.scheduler.pause_lane(harness.pool.lane("lane-0"))
+    told = explain(harness, harness.submit())
+    assert (told.reason, told.estimated_start) == ("every lane that has a context is paused", None)
+    harness.scheduler.resume_lane(harness.pool.lane("lane-0"))
+    harness.finish()

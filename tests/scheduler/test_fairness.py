@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from llamalane.ids import Level
 from llamalane.scheduler.admission import AdmissionPolicy
-from llamalane.scheduler.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT, Fairness, TenantCounters
+from llamalane.scheduler.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT, Fairness, TenantCounters, Weights
 from llamalane.scheduler.queue import QueueBounds, WaitingQueue
 from llamalane.scheduler.request import Request
 from tests.scheduler.building import RequestMaker
@@ -33,7 +33,7 @@ class CountersOfTenants(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.counters = TenantCounters(WEIGHTS)
+        self.counters = TenantCounters(Weights(WEIGHTS))
         self.plain = PlainCounters(WEIGHTS)
 
     @rule(tenant=tenants)
@@ -77,7 +77,7 @@ TestCountersOfTenants.settings = settings(max_examples=60, stateful_step_count=4
     remembered=st.integers(0, 4),
 )
 def test_whoever_is_forgotten_gains_nothing(operations: list[tuple[str, int | None]], remembered: int) -> None:
-    counters, plain = TenantCounters({}, remembered), PlainCounters()
+    counters, plain = TenantCounters(Weights(), remembered), PlainCounters()
     for tenant, service in operations:
         if service is not None:
             counters.charge(tenant, service)
@@ -93,7 +93,7 @@ def test_whoever_is_forgotten_gains_nothing(operations: list[tuple[str, int | No
 
 
 def test_an_idle_tenant_saves_up_nothing() -> None:
-    counters = TenantCounters({})
+    counters = TenantCounters(Weights())
     counters.join("busy")
     counters.charge("busy", 1000)
     counters.join("idle so far")
@@ -102,7 +102,7 @@ def test_an_idle_tenant_saves_up_nothing() -> None:
 
 
 def test_an_idle_tenant_keeps_what_it_owes() -> None:
-    counters = TenantCounters({})
+    counters = TenantCounters(Weights())
     for tenant in ("greedy", "modest"):
         counters.join(tenant)
     counters.charge("greedy", 1000)
@@ -113,7 +113,7 @@ def test_an_idle_tenant_keeps_what_it_owes() -> None:
 
 
 def test_after_a_quiet_time_newcomers_begin_where_the_last_one_left() -> None:
-    counters = TenantCounters({})
+    counters = TenantCounters(Weights())
     counters.join("first")
     counters.leave("first")
     counters.charge("first", 500)  # its last request runs on
@@ -129,7 +129,7 @@ def test_levels_are_counted_apart() -> None:
 
 
 def test_output_counts_twice_and_a_weight_divides() -> None:
-    fairness = Fairness({"heavy": 4.0})
+    fairness = Fairness(Weights({"heavy": 4.0}))
     for tenant in ("heavy", "light"):
         fairness.charge(LEVEL, tenant, prompt_tokens=10)
         fairness.charge(LEVEL, tenant, output_tokens=1)
@@ -140,14 +140,25 @@ def test_output_counts_twice_and_a_weight_divides() -> None:
 @pytest.mark.parametrize("weight", [0, -1, math.inf, math.nan])
 def test_a_weight_that_divides_nothing_is_refused(weight: float) -> None:
     with pytest.raises(ValueError, match="tenant 'one' must be a number greater than 0"):
-        Fairness({"one": weight})
+        Weights({"one": weight})
+    with pytest.raises(ValueError, match="other tenants must be a number greater than 0"):
+        Weights(default=weight)
+
+
+def test_those_not_named_have_the_weight_of_others() -> None:
+    fairness = Fairness(Weights({"heavy": 4.0}, default=0.5))
+    for tenant in ("heavy", "light"):
+        fairness.charge(LEVEL, tenant, prompt_tokens=12)
+    assert [fairness.at(LEVEL).counter(tenant) for tenant in ("heavy", "light")] == [3, 24]
 
 
 class Server:
     """Places whose requests can hold `memory` tokens together; counts what each tenant really gets."""
 
     def __init__(self, places: int, memory: int, *, share: int = 0, weights: Mapping[str, float] | None = None) -> None:
-        self.queue = WaitingQueue[Request](QueueBounds(10**9, 10**9), retry_after=lambda *_: 1.0, weights=weights)
+        self.queue = WaitingQueue[Request](
+            QueueBounds(10**9, 10**9), retry_after=lambda *_: 1.0, weights=Weights(weights)
+        )
         self.differences = Differences(weights or {})
         self.service: defaultdict[str, float] = defaultdict(float)
         self.most_waiting = 30

@@ -206,6 +206,20 @@ def test_what_is_kept_for_others_is_at_most_half_of_the_queue() -> None:
             queue.reserve_nowait(Level(level))
 
 
+def test_whoever_needs_several_slots_is_told_to_come_back_for_as_many() -> None:
+    maker, asked = RequestMaker(), list[int]()
+
+    def retry_after(level: Level, slots: int) -> float:
+        asked.append(slots)
+        return 1.0
+
+    queue = WaitingQueue[Request](QueueBounds(2, 100), retry_after)
+    put(queue, maker.make())
+    with queue.reserve_nowait(Level(3), 3), pytest.raises(QueueFullError):
+        queue.reserve_nowait(Level(3), 3)
+    assert asked == [3]
+
+
 def test_a_slot_counts_until_it_is_filled_or_given_back() -> None:
     maker, queue = RequestMaker(), bounded(max_requests=1)
     with queue.reserve_nowait(Level(3)), pytest.raises(QueueFullError):

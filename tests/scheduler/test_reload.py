@@ -9,7 +9,7 @@ import pytest
 
 from llamalane.errors import ConfigError, InvalidRequestError, QueueFullError, TenantLimitError
 from llamalane.scheduler import EngineConfig, LaneConfig, ModelConfig, SchedulerConfig, StreamsConfig
-from llamalane.scheduler.fairness import Fairness
+from llamalane.scheduler.fairness import Fairness, Weights
 from llamalane.scheduler.limits import TenantLimit, TenantLimits
 from llamalane.scheduler.priority import LEVELS
 from llamalane.scheduler.reload import Changes, engine_changes, merge
@@ -143,15 +143,14 @@ def test_tenants_are_forgotten_by_the_new_limits() -> None:
 
 
 def test_weights_divide_what_is_served_from_now_on() -> None:
-    fairness = Fairness({"a": 2.0})
+    fairness = Fairness(Weights({"a": 2.0}))
     level = LEVELS[2]
     fairness.charge(level, "a", prompt_tokens=100)
-    fairness.set_weights({"a": 4.0, "b": 0.5})
+    fairness.weights.become(Weights({"a": 4.0, "b": 0.5}))
     fairness.charge(level, "a", prompt_tokens=100)
     fairness.charge(level, "b", prompt_tokens=100)
     assert fairness.at(level).counter("a") == 50 + 25
     assert fairness.at(level).counter("b") == 200
-    with pytest.raises(ValueError, match="the weight of tenant 'a'"):
-        fairness.set_weights({"a": 0.0})
+    fairness.weights.become(Weights({"a": 4.0}, default=2.0))
     fairness.charge(level, "b", prompt_tokens=100)
-    assert fairness.at(level).counter("b") == 400
+    assert fairness.at(level).counter("b") == 250

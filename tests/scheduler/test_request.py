@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from llamalane.errors import RequestCancelledError
-from llamalane.scheduler.request import Delivery, RequestState
+from llamalane.scheduler.delivery import Delivery
+from llamalane.scheduler.request import RequestState
 from tests.scheduler.building import RequestMaker
 
 ALLOWED = {

@@ -26,7 +26,6 @@ from llamalane.streams import (
 from llamalane.streams.gate import Gate
 from llamalane.streams.lane import Lane, StepContext
 from llamalane.streams.llama import Abilities, Batch, Context, ContextOptions, Model, uniform
-from llamalane.streams.llama.sampler import cumulative_distribution
 from tests.streams.fakes import stream_options
 
 TIMEOUT = 60.0
@@ -213,6 +212,7 @@ def open_lane(
     options: ContextOptions = OPTIONS,
     can_abandon: bool = True,
     shift: ContextShift | None = None,
+    output_rows: int = 0,
 ) -> Lane:
     """Open a lane; whoever calls it closes the lane."""
     plays = script or Script()
@@ -238,6 +238,7 @@ def open_lane(
         by_sequence=options.partitioned,
         can_abandon=can_abandon,
         shift=shift,
+        output_rows=output_rows,
     )
 
 
@@ -272,11 +273,18 @@ def misdraw(model: Model, prompt: Sequence[int], output: Sequence[int]) -> float
     for index, (logits, token) in enumerate(zip(logits_along(model, prompt, output), output, strict=True)):
         logits[forbidden] = -np.inf
         logits[list({*prompt, *output[:index]})] -= SEEDED.presence_penalty
-        upper = cumulative_distribution(logits)
+        upper = _running_shares(logits)
         drawn = uniform(SEEDED.seed, 0, index)
         lower = upper[token - 1] if token else 0.0
         worst = max(worst, float(lower - drawn), float(drawn - upper[token]))
     return worst
+
+
+def _running_shares(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return the running sum of the softmax of `logits`."""
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    shares: npt.NDArray[np.float64] = weights.cumsum() / weights.sum()
+    return shares
 
 
 def logits_along(model: Model, prompt: Sequence[int], output: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]:

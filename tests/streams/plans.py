@@ -37,6 +37,7 @@ def join(
     cells: int | None = None,
     saved: SavedCells | None = None,
     sheltered: bool = False,
+    measure: range = range(0),
 ) -> Join:
     return Join(
         request=RequestId(request),
@@ -51,6 +52,7 @@ def join(
         cells=cells,
         saved=saved,
         sheltered=sheltered,
+        measure=measure,
     )
 
 

@@ -46,7 +46,12 @@ class Rig:
 
 
 def rig(
-    capacity: int = 16, *, can_roll_back: bool = True, by_sequence: bool = False, shift: ContextShift | None = None
+    capacity: int = 16,
+    *,
+    can_roll_back: bool = True,
+    by_sequence: bool = False,
+    shift: ContextShift | None = None,
+    output_rows: int = 0,
 ) -> Rig:
     samplers: dict[RequestId, FakeSampler] = {}
 
@@ -54,7 +59,7 @@ def rig(
         samplers[change.request] = FakeSampler()
         return cast(Sampler, samplers[change.request])
 
-    rows = RunningSet(make_sampler, by_sequence=by_sequence, shift=shift)
+    rows = RunningSet(make_sampler, by_sequence=by_sequence, shift=shift, output_rows=output_rows)
     return Rig(rows, samplers, FakeCells(can_roll_back=can_roll_back), Batch(capacity))
 
 

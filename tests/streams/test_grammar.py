@@ -6,7 +6,9 @@ import pytest
 
 from llamalane.errors import InvalidRequestError
 from llamalane.streams import Grammar, GrammarKind, SamplingParameters
-from llamalane.streams.grammar import MAX_CHARACTERS, MAX_RULES_CHARACTERS
+from llamalane.streams.grammar import MAX_CHARACTERS, MAX_COMPOSITE_CHARACTERS, MAX_RULES_CHARACTERS
+
+LENGTHS = {GrammarKind.RULES: MAX_RULES_CHARACTERS, GrammarKind.COMPOSITE: MAX_COMPOSITE_CHARACTERS}
 
 
 def test_grammars_are_equal_by_what_they_say() -> None:
@@ -17,7 +19,7 @@ def test_grammars_are_equal_by_what_they_say() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "most"),
-    [(kind, MAX_RULES_CHARACTERS if kind is GrammarKind.RULES else MAX_CHARACTERS) for kind in GrammarKind],
+    [(kind, LENGTHS.get(kind, MAX_CHARACTERS)) for kind in GrammarKind],
 )
 def test_a_text_that_is_empty_too_long_or_none_is_refused(kind: GrammarKind, most: int) -> None:
     assert Grammar(kind, "x" * most).text

@@ -19,10 +19,12 @@ BOUNDS = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
     "seed": (0, 2**64 - 1),
+    "logprobs": (0, 20),
+    "prompt_logprobs": (0, 20),
 }
 OPEN_BELOW = {"top_p": 1, "repeat_penalty": 100}
 """Above 0, and at most this."""
-WHOLE = ["max_tokens", "top_k", "repeat_last_n", "seed"]
+WHOLE = ["max_tokens", "top_k", "repeat_last_n", "seed", "logprobs", "prompt_logprobs"]
 
 
 def allowed(**fields: Any) -> SamplingParameters:
@@ -72,7 +74,7 @@ def test_what_counts_things_is_a_whole_number(name: str, value: float) -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SamplingParameters)])
 def test_only_what_may_be_left_open_can_be_none(name: str) -> None:
-    if name in ("grammar", "max_tokens", "seed"):
+    if name in ("grammar", "logprobs", "max_tokens", "prompt_logprobs", "seed"):
         assert getattr(allowed(**{name: None}), name) is None
     else:
         refused(**{name: None})

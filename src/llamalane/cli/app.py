@@ -60,12 +60,13 @@ def serve(
     ] = None,
     device: options.Device = None,
     log_level: options.LogLevel = "info",
+    log_format: options.LogFormat = "text",
 ) -> None:
     """Serve a model over HTTP, with OpenAI's API.
 
     With --config, SIGHUP reads the file again: keys, limits, targets and queue bounds change without a restart.
     """
-    console = options.set_up_output(log_level)
+    console = options.set_up_output(log_level, log_format)
     from llamalane.api import ServerConfig
     from llamalane.cli.serve import serve as run
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import typer
 
+from llamalane.cli.log_format import JsonFormatter, LogFormatName, LogLines, TextFormatter
 from llamalane.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ Device = Annotated[Literal["auto", "cuda", "cpu"] | None, typer.Option(help="Wha
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     typer.Option(help="What is logged; debug shows the tracebacks of errors too."),
+]
+LogFormat = Annotated[
+    LogFormatName, typer.Option(help="How the log looks; with json, each line of standard error is an object.")
 ]
 
 _EACH = "*"
@@ -119,18 +123,31 @@ def _leads_to(path: Sequence[str | int], location: Sequence[str | int]) -> bool:
     )
 
 
-def set_up_output(log_level: str) -> Console:
-    """Send the log to standard error, and return the console there for messages to the user."""
-    from rich.console import Console
-    from rich.logging import RichHandler
+def set_up_output(log_level: str, log_format: LogFormatName = "text") -> Console:
+    """Send the log to standard error, and return the console there for messages to the user.
 
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    handler: logging.Handler
-    if console.is_terminal:
-        handler, pattern = RichHandler(console=console, show_path=False), "%(message)s"
-    else:
-        handler, pattern = logging.StreamHandler(), "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    In JSON these messages are records of the log, too, so that each line is one.
+    """
+    from rich.console import Console
+
+    as_json = log_format == "json"
+    file = LogLines(logging.getLogger("llamalane.cli")) if as_json else None
+    console = Console(file=cast("IO[str] | None", file), stderr=True, highlight=False, markup=False, soft_wrap=True)
     level = getattr(logging, log_level.upper())
-    logging.basicConfig(level=max(level, logging.WARNING), format=pattern, handlers=[handler], force=True)
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[_handler(console, as_json=as_json)], force=True)
+    logging.captureWarnings(as_json)
     logging.getLogger("llamalane").setLevel(level)
     return console
+
+
+def _handler(console: Console, *, as_json: bool) -> logging.Handler:
+    from rich.logging import RichHandler
+
+    handler: logging.Handler = logging.StreamHandler()
+    formatter: logging.Formatter = TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if as_json:
+        formatter = JsonFormatter()
+    elif console.is_terminal:
+        handler, formatter = RichHandler(console=console, show_path=False), TextFormatter("%(message)s")
+    handler.setFormatter(formatter)
+    return handler

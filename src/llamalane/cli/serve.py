@@ -22,6 +22,7 @@ from anyio.abc import TaskStatus
 from fastapi import FastAPI
 
 from llamalane.api import ApiConfig, ServerConfig, create_app, lifespan_of, reload_config
+from llamalane.api.limits import MAX_HEAD_BYTES
 from llamalane.errors import LlamalaneError
 from llamalane.scheduler import Engine, EngineState
 
@@ -34,8 +35,9 @@ _CLOSE_SECONDS = 5
 """How long clients have to read the ends of their streams once the engine has drained."""
 
 
-_MAX_HEADER_BYTES = 64 * 1024
-"""The most bytes that a request's line and headers may have together."""
+_MAX_HEADER_BYTES = 2 * MAX_HEAD_BYTES
+"""The most bytes of a request's line and headers that are read. What the app refuses is told what is allowed; beyond
+this, uvicorn refuses by itself."""
 
 ReadConfig = Callable[[], ServerConfig]
 

@@ -203,7 +203,6 @@ async def test_a_batch_is_created_runs_and_is_told_of(tmp_path: Path) -> None:
         assert 'llamalane_batches{status="in_progress"} 0.0' in metrics
         assert 'llamalane_batch_items_total{outcome="completed"} 2.0' in metrics
         assert 'llamalane_batch_items_total{outcome="expired"} 0.0' in metrics
-        assert 'llamalane_request_queue_time_seconds_count{level="5"} 2.0' in metrics
 
 
 @pytest.mark.parametrize(

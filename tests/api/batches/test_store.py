@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +332,7 @@ async def fail_a_batch(store: BatchStore, batch: Batch) -> None:
 
 @pytest.mark.parametrize("change", [add_a_file, end_a_batch, fail_a_batch])
 async def test_whoever_waits_for_what_expires_hears_of_changes(
-    tmp_path: Path, change: Callable[[BatchStore, Batch], Awaitable[None]]
+    tmp_path: Path, change: Callable[[BatchStore, Batch], Coroutine[Any, Any, None]]
 ) -> None:
     async with opened(tmp_path) as store:
         batch = await add_batch(store)

@@ -16,6 +16,7 @@ from llamalane.bench.simulator.simulation import Simulation
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.displacement import DisplacementPolicy
+from llamalane.scheduler.fairness import Weights
 from llamalane.scheduler.growth import GrowthPredictor
 from llamalane.scheduler.limits import TenantLimit
 from llamalane.scheduler.parking import ParkingCosts
@@ -95,7 +96,7 @@ def rules(
         bounds=QueueBounds(UNBOUNDED, UNBOUNDED),
         limits={},
         default_limit=TenantLimit(),
-        weights={},
+        weights=Weights(),
     )
 
 

@@ -46,6 +46,24 @@ def test_tokens_that_do_not_fit_are_refused_and_nothing_is_added(count: int) -> 
     assert (batch.size, batch.outputs) == (4, 2)
 
 
+def test_logits_are_wanted_after_so_many_of_the_last_tokens() -> None:
+    batch = Batch(8)
+    batch.add(SequenceId(0), [1, 2], 0, output=0)
+    batch.add(SequenceId(1), [1, 2, 3], 0, output=2)
+    batch.add(SequenceId(2), [1, 2], 0, output=2)
+    struct = batch.struct
+    assert [struct.logits[i] for i in range(batch.size)] == [0, 0, 0, 1, 1, 1, 1]
+    assert batch.outputs == 4
+
+
+@pytest.mark.parametrize("output", [-1, 3])
+def test_no_token_gives_logits_twice(output: int) -> None:
+    batch = Batch(4)
+    with pytest.raises(ContextError, match=f"2 tokens cannot give logits for {output}"):
+        batch.add(SequenceId(0), [1, 2], 0, output=output)
+    assert (batch.size, batch.outputs) == (0, 0)
+
+
 @pytest.mark.parametrize("token", [2**31, 2**80, -(2**31) - 1])
 def test_a_token_that_no_vocabulary_holds_is_refused(token: int) -> None:
     batch = Batch(4)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from llamalane.errors import ChatTemplateError
-from llamalane.streams.llama import ChatTemplate, Model, ModelOptions
+from llamalane.streams.llama import TEMPLATE_VARIABLES, ChatTemplate, Model, ModelOptions
 from tests.models.tiny_gguf import BOS, Kind, write_model
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
+OPTIONAL = {"functions", "function_call", "tool_choice", "tools"}
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def template(tmp_path: Path) -> Iterator[Callable[[str], ChatTemplate]]:
         path = tmp_path / f"{len(models)}.gguf"
         write_model(path, Kind.DENSE, chat_template=text)
         models.append(Model(ModelOptions(path=path)))
-        return ChatTemplate(models[-1])
+        return ChatTemplate.of(models[-1])
 
     yield make
     for model in models:
@@ -36,11 +37,11 @@ def test_messages_become_one_turn_after_the_other(model: Model) -> None:
         {"role": "assistant", "content": ""},
     ]
     expected = "<s>[system]Be brief.</s>[user]a < b & {{ c }}</s>[assistant]</s>[assistant]"
-    assert ChatTemplate(model).render(messages) == expected
+    assert ChatTemplate.of(model).render(messages) == expected
 
 
 def test_the_prompt_has_the_bos_once_though_template_and_model_both_add_it(model: Model) -> None:
-    text = ChatTemplate(model).render(MESSAGES)
+    text = ChatTemplate.of(model).render(MESSAGES)
     tokens = model.vocabulary.tokenize(text, add_special=True, parse_special=True)
     assert tokens[:2] == [BOS, BOS]
     assert model.vocabulary.with_one_bos(tokens).count(BOS) == 1
@@ -56,7 +57,7 @@ def test_rendering_leaves_the_messages_alone(template: Callable[[str], ChatTempl
 
 def test_a_model_without_a_template_says_what_to_use_instead(models: Mapping[Kind, Model]) -> None:
     with pytest.raises(ChatTemplateError, match="no chat template; use completions") as caught:
-        ChatTemplate(models[Kind.DENSE])
+        ChatTemplate.of(models[Kind.DENSE])
     assert caught.value.param == "messages"
 
 
@@ -70,7 +71,7 @@ def test_a_template_that_is_not_valid_is_told_when_it_is_read(
 
 def test_a_template_s_own_objection_is_passed_on(model: Model) -> None:
     with pytest.raises(ChatTemplateError, match="refused the messages: no such role: pirate"):
-        ChatTemplate(model).render([{"role": "pirate", "content": "Arr"}])
+        ChatTemplate.of(model).render([{"role": "pirate", "content": "Arr"}])
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,27 @@ def test_whatever_fails_inside_a_template_is_a_template_error(
     chat = template(text)
     with pytest.raises(ChatTemplateError, match="refused the messages"):
         chat.render(MESSAGES)
+
+
+def test_variables_reach_the_template(template: Callable[[str], ChatTemplate]) -> None:
+    chat = template("{{ shout }}{{ tools | length }}{{ quiet is defined }}")
+    assert chat.render(MESSAGES, shout="Hey", tools=[{}, {}]) == "Hey2False"
+    assert chat.render(MESSAGES, tools=[{}]) == "1False"
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(TEMPLATE_VARIABLES - {"functions", "function_call", "tool_choice", "tools"}), "self"]
+)
+def test_a_template_s_own_variables_are_nobody_s_to_set(template: Callable[[str], ChatTemplate], name: str) -> None:
+    with pytest.raises(ChatTemplateError, match="multiple values"):
+        template("Hi").render(MESSAGES, **{name: "x"})
+
+
+def test_a_template_for_tools_is_found_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "tools.gguf"
+    templates = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools | tojson }}"}]
+    write_model(path, Kind.DENSE, chat_template=templates)
+    with Model(ModelOptions(path=path)) as model:
+        chat = ChatTemplate.of(model)
+    assert chat.render(MESSAGES) == "plain"
+    assert chat.render(MESSAGES, tools=["x"]) == '["x"]'

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llamalane.errors import ContextError, DecodeError
@@ -25,6 +26,7 @@ FIRST, SECOND = SequenceId(0), SequenceId(1)
         ({"cells": -256}, "multiple of 256; got -256"),
         ({"cells": 300}, "multiple of 256; got 300"),
         ({"max_step_tokens": 2}, "at least 3, the number of sequences; got 2"),
+        ({"output_rows": 33}, "at most max_step_tokens, which is 32; got 33"),
         ({"micro_batch": 0}, "at least 1"),
         ({"threads": 0}, "at least 1"),
         ({"key_type": "f17"}, "key_type must be one of f32, f16.*; got 'f17'"),
@@ -35,6 +37,22 @@ FIRST, SECOND = SequenceId(0), SequenceId(1)
 def test_options_out_of_range_are_refused_with_the_range(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ContextError, match=message):
         dataclasses.replace(OPTIONS, **change)
+
+
+def test_a_step_gives_logits_for_as_many_tokens_as_the_options_say(model: Model, context: Context) -> None:
+    wide = Context(model, dataclasses.replace(OPTIONS, output_rows=8))
+    tokens = list(range(40, 49))
+    batch = Batch(32)
+    batch.add(FIRST, tokens, 0, output=8)
+    wide.decode(batch)
+    together = wide.logits(batch).copy()
+    one_by_one = [step(context, (FIRST, [token]))[0] for token in tokens]
+    assert together == pytest.approx(np.stack(one_by_one[1:]), abs=0.01)
+    batch.clear()
+    batch.add(SECOND, tokens, 0, output=9)
+    with pytest.raises(ContextError, match="logits for 8 rows at most; got 9"):
+        wide.decode(batch)
+    wide.close()
 
 
 def test_what_llama_cpp_refuses_is_told_in_its_own_words(model: Model) -> None:

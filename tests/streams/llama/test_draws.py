@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamalane.streams import SamplingParameters
-from llamalane.streams.llama import Candidates, Sampler, Vocabulary, cumulative_distribution, uniform
+from llamalane.streams.llama import Candidates, Sampler, Vocabulary, uniform
 
 SIZE = 260
 DRAWS = 10_000
@@ -140,9 +140,3 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(vocabulary: Vocabulary, fi
     value, freedom = chi_square(counts, shares)
     assert freedom >= 2, "nothing was tested"
     assert value < chi_square_bound(freedom)
-
-
-def test_the_running_sum_of_a_softmax_ends_at_one() -> None:
-    logits = np.array([1000.0, 999.0, -np.inf, 1000.0], np.float32)
-    one, less = 1 / (2 + math.exp(-1)), math.exp(-1) / (2 + math.exp(-1))
-    assert cumulative_distribution(logits) == pytest.approx([one, one + less, one + less, 1.0])

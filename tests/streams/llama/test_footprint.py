@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,15 +68,17 @@ def test_a_hybrid_keeps_both(hollow: Mapping[Kind, Model]) -> None:
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("output_rows", [0, 64])
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_context_takes_what_was_measured_without_weights(
     models: Mapping[Kind, Model],
     hollow: Mapping[Kind, Model],
     kind: Kind,
+    output_rows: int,
     partitioned: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    chosen = options(partitioned=partitioned)
+    chosen = replace(options(partitioned=partitioned), output_rows=output_rows)
     real = really_taken(models[kind], chosen, caplog)
     measured = measure_context(hollow[kind], chosen)
     assert measured.cells == real.get("KV", 0)

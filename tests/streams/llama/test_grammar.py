@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamalane.errors import InvalidRequestError, ModelLoadError, RequestFailedError
+from llamalane.errors import GrammarError, InvalidRequestError, ModelLoadError
 from llamalane.streams import Grammar
 from llamalane.streams.llama import Follower, Following, Grammars, Model, ModelOptions, Vocabulary
 from llamalane.streams.llama.grammar import KEPT_GRAMMARS, Mask
@@ -169,10 +169,10 @@ def test_a_token_against_the_grammar_fails_that_output_alone(model: Model) -> No
     one, other = (Follower(Following(compiled), HELPER) for _ in range(2))
     [wrong] = tokens_of(model, "x")
     one.mask()
-    with pytest.raises(RequestFailedError, match=r"cannot be followed: .*doesn't satisfy the grammar"):
+    with pytest.raises(GrammarError, match=r"cannot be followed: .*doesn't satisfy the grammar"):
         one.accept(wrong)
     assert allowed(model, other.mask()) == {b"a"}
-    with pytest.raises(RequestFailedError, match="cannot be followed"):
+    with pytest.raises(GrammarError, match="cannot be followed"):
         Follower(Following(compiled, [wrong]), HELPER).mask()
 
 

@@ -84,7 +84,7 @@ def test_a_closed_model_is_not_used(tiny_model: Path) -> None:
     with pytest.raises(ModelLoadError, match="is closed"):
         Context(model, OPTIONS)
     with pytest.raises(ModelLoadError, match="is closed"):
-        _ = model.chat_template
+        model.chat_template()
 
 
 def test_one_file_can_be_loaded_twice(tiny_model: Path) -> None:

@@ -1,0 +1,88 @@
+"""The fields of a body that are about tools, as OpenAI's API has them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from llamalane.api.reply import Tool, ToolMode
+from llamalane.errors import InvalidRequestError
+
+MAX_TOOLS = 512
+"""So many tools may a request have."""
+
+
+class FunctionField(BaseModel):
+    """A function that the model may call; `parameters` is the JSON schema of its arguments."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolField(BaseModel):
+    """A tool. Functions are the only ones there are."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    type: Literal["function"]
+    function: FunctionField
+
+
+def read_tools(fields: Sequence[ToolField]) -> list[Tool]:
+    """Return the tools of a body; raises `InvalidRequestError` for those that cannot be called."""
+    for name, count in Counter(field.function.name for field in fields).items():
+        if count > 1:
+            raise InvalidRequestError(f"two tools are called {name!r}", param="tools")
+    return [_read_tool(field.function, f"tools[{index}].function") for index, field in enumerate(fields)]
+
+
+def _read_tool(function: FunctionField, where: str) -> Tool:
+    parameters = function.parameters
+    if parameters is not None and parameters.get("type", "object") != "object":
+        raise InvalidRequestError(
+            f'{where}.parameters must be a JSON schema of the type "object"', param=f"{where}.parameters"
+        )
+    return Tool(
+        name=function.name,
+        description=function.description,
+        parameters=parameters,
+        strict=bool(function.strict),
+        field=f"{where}.parameters",
+    )
+
+
+def read_choice(value: Any, tools: Sequence[Tool]) -> tuple[ToolMode, str | None]:
+    """Return whether tools are to be called, and the one that has to be; `value` is a body's `tool_choice`."""
+    if not tools:
+        if value is not None and value != "none":
+            raise InvalidRequestError("tool_choice is only allowed with tools", param="tool_choice")
+        return ToolMode.NONE, None
+    if value is None:
+        return ToolMode.AUTO, None
+    if isinstance(value, str) and value in {mode.value for mode in ToolMode}:
+        return ToolMode(value), None
+    name = _named(value)
+    if name is None:
+        raise InvalidRequestError(
+            'tool_choice must be "none", "auto", "required", or {"type": "function", "function": {"name": …}}; '
+            f"got {value!r:.200}",
+            param="tool_choice",
+        )
+    if name not in {tool.name for tool in tools}:
+        raise InvalidRequestError(f"tool_choice names a tool that is not there: {name!r:.200}", param="tool_choice")
+    return ToolMode.REQUIRED, name
+
+
+def _named(value: Any) -> str | None:
+    if not isinstance(value, dict) or value.keys() != {"type", "function"} or value["type"] != "function":
+        return None
+    function = value["function"]
+    name = function.get("name") if isinstance(function, dict) and function.keys() == {"name"} else None
+    return name if isinstance(name, str) else None
