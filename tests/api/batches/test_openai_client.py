@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import openai
 import pytest
 from openai.types import Batch
@@ -16,6 +17,7 @@ from llamalane.api import ApiConfig, create_app
 from llamalane.api.config import BatchesConfig, ServerConfig
 from llamalane.scheduler import LaneConfig, ModelConfig, StreamsConfig
 from tests.api.batches.lines import jsonl
+from tests.api.scraping import Scrape
 from tests.api.serving import SERVERS
 
 CHAT: Final = "/v1/chat/completions"
@@ -69,6 +71,12 @@ def lines_of(client: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]
     return [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
 
 
+def queued(client: openai.OpenAI) -> float:
+    """Tell how many requests of the least urgent level the metrics have counted."""
+    scraped = Scrape(httpx.get(str(client.base_url.join("/metrics"))).text)
+    return scraped.total("llamalane_request_queue_time_seconds_count", level="5")
+
+
 def test_a_batch_from_its_file_to_its_output(client: openai.OpenAI) -> None:
     tasks = [chat("a"), chat("b", n=2), chat("c", model="tiny", priority="interactive"), chat("d", temperature="hot")]
     before = time.time()
@@ -107,6 +115,7 @@ def test_a_batch_from_its_file_to_its_output(client: openai.OpenAI) -> None:
 
 def test_completions_of_many_items(client: openai.OpenAI) -> None:
     body = {"prompt": "once upon a time", "max_tokens": 3, "ignore_eos": True}
+    before = queued(client)
     names = [f"item-{number}" for number in range(100)]
     tasks = [{"custom_id": name, "method": "POST", "url": COMPLETIONS, "body": body} for name in names]
     batch = run(client, *tasks, endpoint=COMPLETIONS)
@@ -115,6 +124,7 @@ def test_completions_of_many_items(client: openai.OpenAI) -> None:
     assert [line["custom_id"] for line in lines] == names
     assert {line["response"]["body"]["usage"]["completion_tokens"] for line in lines} == {3}
     assert batch.error_file_id is None
+    assert queued(client) == before + 100
 
 
 def test_an_interactive_request_is_served_while_a_batch_runs(client: openai.OpenAI) -> None:
