@@ -20,7 +20,7 @@ from llamalane.api.choices import Endpoint
 from llamalane.api.dashboard.routes import dashboard_router
 from llamalane.api.explain import add_queue_routes
 from llamalane.api.middleware import METRICS_PATH
-from llamalane.api.openapi import ANY_ROUTE, GENERATION, answer, content, errors, generation_request
+from llamalane.api.openapi import ANY_ROUTE, GENERATION, answer, content, errors, prioritized_request
 from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.service import Service
 from llamalane.errors import LaneDownError
@@ -39,7 +39,7 @@ def make_router(service: Service) -> APIRouter:
             description=endpoint.__doc__,
             response_class=JSONResponse,
             responses=answer(endpoint.answer, "The answer.", stream=endpoint.chunk) | GENERATION,
-            openapi_extra=generation_request(endpoint.body_type),
+            openapi_extra=prioritized_request(endpoint.body_type),
         )
     _add_model_routes(router, service)
     add_queue_routes(router, service)

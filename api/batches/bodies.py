@@ -14,6 +14,9 @@ from llamalane.errors import InvalidRequestError
 
 MAX_WINDOW = 30 * 24 * 3600
 """The longest completion window, in seconds."""
+MIN_EXPIRY = 3600
+MAX_EXPIRY = 30 * 24 * 3600
+"""How soon, and how late, a client may let a file expire, in seconds after its creation."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 
 MetadataKey = Annotated[str, Field(max_length=64)]
@@ -27,7 +30,16 @@ class ExpiresAfter(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     anchor: Literal["created_at"]
-    seconds: Annotated[int, Field(ge=3600, le=30 * 24 * 3600)]
+    seconds: Annotated[int, Field(ge=MIN_EXPIRY, le=MAX_EXPIRY)]
+
+
+class UploadForm(BaseModel):
+    """A file, and what it is for. Only a description: the form is read as it comes."""
+
+    file: Annotated[bytes, WithJsonSchema({"type": "string", "format": "binary"})]
+    purpose: Literal["batch"]
+    anchor: Annotated[Literal["created_at"] | None, Field(alias="expires_after[anchor]")] = None
+    seconds: Annotated[int | None, Field(alias="expires_after[seconds]", ge=MIN_EXPIRY, le=MAX_EXPIRY)] = None
 
 
 class UploadFields(BaseModel):
@@ -67,7 +79,7 @@ class BatchBody(BaseModel):
     endpoint: str
     completion_window: str
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
-    output_expires_after: Annotated[ExpiresAfter | None, WithJsonSchema(ExpiresAfter.model_json_schema())] = None
+    output_expires_after: ExpiresAfter | None = None
     priority: Any = None
 
     @property

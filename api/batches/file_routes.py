@@ -6,30 +6,19 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import FileResponse, JSONResponse
 
 from llamalane.api.authentication import caller_of
-from llamalane.api.batches.bodies import ListQuery, UploadFields, parse_query
+from llamalane.api.batches.answer_schemas import File, FileDeleted, FileList
+from llamalane.api.batches.bodies import ListQuery, UploadFields, UploadForm, parse_query
 from llamalane.api.batches.expiry import earliest
 from llamalane.api.batches.pages import Page
 from llamalane.api.batches.records import Purpose, StoredFile, new_file_id
 from llamalane.api.batches.upload import FORM_OVERHEAD, Upload, receive_upload
 from llamalane.api.config import ApiConfig
+from llamalane.api.openapi import answer, content, errors, query, request_body
 from llamalane.api.service import Service
 from llamalane.errors import FileTooLargeError, StorageLimitError
 
 FILES_PATH = "/v1/files"
-_FORM = {
-    "multipart/form-data": {
-        "schema": {
-            "type": "object",
-            "required": ["file", "purpose"],
-            "properties": {
-                "file": {"type": "string", "format": "binary"},
-                "purpose": {"const": Purpose.BATCH.value},
-                "expires_after[anchor]": {"const": "created_at"},
-                "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2_592_000},
-            },
-        }
-    }
-}
+_CONTENT_TYPE = "application/octet-stream"
 
 
 def largest_form(api: ApiConfig) -> int:
@@ -41,7 +30,13 @@ def add_file_routes(router: APIRouter, service: Service) -> None:
     """Add the routes to `router`."""
     batches = service.batches
 
-    @router.post(FILES_PATH, openapi_extra={"requestBody": {"required": True, "content": _FORM}})
+    described = answer(File, "The file.")
+
+    @router.post(
+        FILES_PATH,
+        responses=described | errors(400, 404, 408, 413, 503),
+        openapi_extra=request_body(UploadForm, media_type="multipart/form-data"),
+    )
     async def upload_file(request: Request) -> JSONResponse:
         """Keep the file of a form (multipart/form-data) whose purpose is batch."""
         store, tenant = batches.store, caller_of(request.scope).tenant
@@ -67,34 +62,42 @@ def add_file_routes(router: APIRouter, service: Service) -> None:
         expires = earliest(created, asked, batches.config.retention)
         return StoredFile(new_file_id(), tenant, upload.filename, Purpose.BATCH, upload.bytes, created, expires)
 
-    @router.get(FILES_PATH)
+    @router.get(
+        FILES_PATH,
+        responses=answer(FileList, "The files.") | errors(400, 404, 503),
+        openapi_extra=query(ListQuery),
+    )
     async def list_files(request: Request) -> JSONResponse:
         """List the files of the key's tenant; all, for a key that may administer."""
-        query = parse_query(ListQuery, request.query_params)
+        asked = parse_query(ListQuery, request.query_params)
         page = Page(
-            limit=query.limit,
-            after=query.after,
-            descending=query.order == "desc",
+            limit=asked.limit,
+            after=asked.after,
+            descending=asked.order == "desc",
             tenant=service.tenant_shown_to(caller_of(request.scope)),
-            purpose=query.purpose,
+            purpose=asked.purpose,
         )
         files, more = await batches.store.list_files(page)
         return list_response([file.describe() for file in files], more=more)
 
-    @router.get("/v1/files/{file_id}")
+    @router.get("/v1/files/{file_id}", responses=described | errors(404, 503))
     async def show_file(request: Request, file_id: str) -> JSONResponse:
         """Describe a file."""
         tenant = service.tenant_shown_to(caller_of(request.scope))
         return JSONResponse((await batches.store.find_file(file_id, tenant)).describe())
 
-    @router.get("/v1/files/{file_id}/content")
+    @router.get(
+        "/v1/files/{file_id}/content",
+        response_class=Response,
+        responses=content("What is in it.", {"type": "string", "format": "binary"}, _CONTENT_TYPE) | errors(404, 503),
+    )
     async def read_file(request: Request, file_id: str) -> Response:
         """Return what is in a file."""
         tenant = service.tenant_shown_to(caller_of(request.scope))
         file = await batches.store.find_file(file_id, tenant)
-        return FileResponse(batches.store.path(file.id), media_type="application/octet-stream")
+        return FileResponse(batches.store.path(file.id), media_type=_CONTENT_TYPE)
 
-    @router.delete("/v1/files/{file_id}")
+    @router.delete("/v1/files/{file_id}", responses=answer(FileDeleted, "It is deleted.") | errors(404, 409, 503))
     async def delete_file(request: Request, file_id: str) -> JSONResponse:
         """Delete a file, unless it is the input of a batch that has not ended."""
         await batches.store.delete_file(file_id, service.tenant_shown_to(caller_of(request.scope)))
