@@ -109,9 +109,7 @@ class GenerationAnswer(Response):
 
     @contextlib.asynccontextmanager
     async def _submit(self, level: Level) -> AsyncIterator[Order]:
-        user, caller = self._body.user or "", self._caller
-        tenant = user if self._api.tenant_from_user else caller.tenant
-        salt = user if caller.separate_users else ""
+        tenant, salt = self._caller.owner(self._body.user, tenant_from_user=self._api.tenant_from_user)
         async with submit_all(
             self._engine, self._endpoint, self._body, level, tenant=tenant, cache_salt=salt
         ) as self._order:

@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from llamalane import __version__
 from llamalane.api.authentication import Authenticate
+from llamalane.api.batches.file_routes import FILES_PATH, largest_form
 from llamalane.api.config import ApiConfig, ServerConfig
 from llamalane.api.dashboard.page import PAGE_PATHS
 from llamalane.api.errors import handle_error
@@ -72,7 +73,12 @@ def create_app(
         describe(app)
         app.include_router(docs_router())
     # The last one added is the first to see a request.
-    app.add_middleware(LimitBody, limit=service.api.max_body_bytes, seconds=service.api.body_timeout)
+    app.add_middleware(
+        LimitBody,
+        limit=service.api.max_body_bytes,
+        seconds=service.api.body_timeout,
+        larger={FILES_PATH: largest_form(service.api)},
+    )
     open_paths = OPEN_PATHS
     open_paths |= DESCRIPTION_PATHS if service.api.docs else frozenset()
     open_paths |= PAGE_PATHS if service.api.dashboard else frozenset()
@@ -83,7 +89,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=service.api.cors_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["Retry-After", "X-Request-Id", PRIORITY_HEADER],
         )

@@ -69,6 +69,30 @@ class KeysFile(Section):
     keys: list[KeyConfig] = Field(min_length=1)
 
 
+class BatchesConfig(Section):
+    """Files and batches (/v1/files and /v1/batches): work that is handed in as a file and done when there is room."""
+
+    folder: FilePath | None = Field(default=None)
+    """The folder in which files and batches are kept, which outlive the server; it is made if it is not there. Each
+    server needs one of its own. null: files and batches are off."""
+    concurrent_items: Integer | None = Field(default=None, ge=1)
+    """How many items of batches are under way at once, at each level; null for half as many again as there are
+    places."""
+    max_items: Integer = Field(default=50_000, ge=1)
+    """The most items that a batch may have."""
+    max_batches: Integer = Field(default=50, ge=1)
+    """The most batches of a tenant that have not ended."""
+    max_file_bytes: Integer = Field(default=200 * 1024 * 1024, ge=1024)
+    """The largest file that can be uploaded, in bytes."""
+    max_files: Integer = Field(default=1000, ge=1)
+    """The most files of a tenant, outputs of batches among them; more cannot be uploaded until some are deleted."""
+    max_bytes: Integer = Field(default=10 * 1024 * 1024 * 1024, ge=1024)
+    """The most bytes that the files of a tenant have together, counted in the same way."""
+    retention: Number | None = Field(default=30 * 24 * 3600.0, ge=60)
+    """The longest that a file is kept after it was made, in seconds, and that a batch is remembered after its end;
+    inputs of batches that have not ended stay. null: for as long as nobody deletes it, or as the file itself says."""
+
+
 class ApiConfig(Section):
     """The HTTP API."""
 
@@ -113,6 +137,8 @@ class ApiConfig(Section):
     """Whether the field `user` of a request says which tenant it belongs to. Clients can say there what they like, so
     it serves those that can be trusted, such as an application that asks for its own users. Not with keys of single
     clients, whose tenants are their own."""
+    batches: BatchesConfig = Field(default_factory=BatchesConfig)
+    """Files and batches."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -143,8 +169,9 @@ class ServerConfig(EngineConfig):
         api = values.get("api")
         if isinstance(api, dict):
             for name in ("keys_file", "ssl_certfile", "ssl_keyfile"):
-                if isinstance(api.get(name), str) and not api[name].startswith("~"):
-                    api[name] = str(folder / api[name])
+                _resolve(api, name, folder)
+            if isinstance(api.get("batches"), dict):
+                _resolve(api["batches"], "folder", folder)
 
     @model_validator(mode="after")
     def _check_key_levels(self) -> Self:
@@ -157,3 +184,8 @@ class ServerConfig(EngineConfig):
             ]
         )
         return self
+
+
+def _resolve(values: dict[str, Any], name: str, folder: Path) -> None:
+    if isinstance(values.get(name), str) and not values[name].startswith("~"):
+        values[name] = str(folder / values[name])

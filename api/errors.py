@@ -12,9 +12,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from llamalane.errors import (
+    BatchConflictError,
+    BatchesOffError,
     ChatTemplateError,
     DeadlineExceededError,
     EngineClosedError,
+    FileTooLargeError,
     GrammarError,
     InputTooLongError,
     InvalidPriorityError,
@@ -28,9 +31,12 @@ from llamalane.errors import (
     RequestError,
     RequestFailedError,
     RequestShedError,
+    StorageLimitError,
     SupersededError,
     TenantLimitError,
     UnavailableError,
+    UnknownBatchError,
+    UnknownFileError,
     UnknownModelError,
     WrongTaskError,
 )
@@ -56,6 +62,12 @@ KINDS: Mapping[type[Exception], Kind] = {
     PermissionDeniedError: Kind(403, "permission_error", "permission_denied"),
     UnknownModelError: Kind(404, "invalid_request_error", "model_not_found"),
     WrongTaskError: Kind(400, "invalid_request_error", "wrong_task"),
+    BatchesOffError: Kind(404, "invalid_request_error", "batches_off"),
+    UnknownFileError: Kind(404, "invalid_request_error", "file_not_found"),
+    UnknownBatchError: Kind(404, "invalid_request_error", "batch_not_found"),
+    FileTooLargeError: Kind(413, "invalid_request_error", "file_too_large"),
+    StorageLimitError: Kind(400, "invalid_request_error", "storage_limit"),
+    BatchConflictError: Kind(409, "conflict_error", "batch_conflict"),
     UnavailableError: Kind(503, "service_unavailable_error"),
     QueueFullError: Kind(429, "rate_limit_error", "queue_full"),
     TenantLimitError: Kind(429, "rate_limit_error", "tenant_limit"),
@@ -113,9 +125,9 @@ def kind_of(error: type[Exception]) -> Kind:
 def _retry_headers(error: Exception) -> Mapping[str, str]:
     if isinstance(error, UnavailableError) and error.retry_after is not None:
         return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
-    if isinstance(error, SupersededError | RequestCancelledError):
-        # OpenAI's clients send again what got 409: they would replace the newer request in their turn, or bring back
-        # what was cancelled on purpose.
+    if isinstance(error, SupersededError | RequestCancelledError | BatchConflictError):
+        # OpenAI's clients send again what got 409: they would replace the newer request in their turn, bring back
+        # what was cancelled on purpose, or ask for what cannot be had.
         return {"x-should-retry": "false"}
     return {}
 

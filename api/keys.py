@@ -44,6 +44,11 @@ class Caller:
     admin: bool = False
     separate_users: bool = False
 
+    def owner(self, user: str | None, *, tenant_from_user: bool) -> tuple[str, str]:
+        """Return the tenant of a request whose body names `user`, and what its cached prefixes are kept apart by."""
+        user = user or ""
+        return user if tenant_from_user else self.tenant, user if self.separate_users else ""
+
 
 ANYONE = Caller()
 """Who asks where no key is asked for, or with the one key that all clients have."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import anyio
 from starlette.datastructures import Headers
@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llamalane.api.errors import answer_for
+from llamalane.api.middleware import route_path
 
 MAX_HEADERS = 128
 """More headers than any client sends by itself."""
@@ -22,8 +23,6 @@ _DIGITS = 20
 """A length of more digits is too large whatever they are, and Python would not read them."""
 _CLOSE = {"Connection": "close"}
 """What was not read of a request must not be taken for the next one."""
-
-Refusal = Callable[[], HTTPException]
 
 
 class LimitHead:
@@ -45,40 +44,38 @@ class LimitHead:
 
 
 class LimitBody:
-    """Refuses a body of more than `limit` bytes, or one that comes too slowly.
+    """Refuses a body of more than `limit` bytes, or one that comes too slowly; `larger` names the paths that take more.
 
     A body that is too large is refused unread when its length is told, else as soon as it is met. One that is small
     has to be there after `seconds`; for each MiB of a larger one there are as many more.
     """
 
-    def __init__(self, app: ASGIApp, limit: int, seconds: float = math.inf) -> None:
+    def __init__(self, app: ASGIApp, limit: int, seconds: float = math.inf, larger: Mapping[str, int] = {}) -> None:
         self._app = app
         self._limit = limit
         self._seconds = seconds
+        self._larger = larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        limit = self._larger.get(route_path(scope), self._limit)
         length = Headers(scope=scope).get("content-length", "")
-        if length.isascii() and length.isdigit() and (len(length) > _DIGITS or int(length) > self._limit):
-            await answer_for(self._too_large()).response()(scope, receive, send)
+        if length.isascii() and length.isdigit() and (len(length) > _DIGITS or int(length) > limit):
+            await answer_for(_too_large(limit)).response()(scope, receive, send)
             return
-        await self._app(scope, BodyReader(receive, self._limit, self._seconds, self._too_large), send)
-
-    def _too_large(self) -> HTTPException:
-        return HTTPException(413, f"the body is too large: at most {self._limit} bytes are taken", _CLOSE)
+        await self._app(scope, BodyReader(receive, limit, self._seconds), send)
 
 
 class BodyReader:
     """Receives a body, within the bounds that `LimitBody` has; then whatever follows, at any time."""
 
-    def __init__(self, receive: Receive, limit: int, seconds: float, too_large: Refusal) -> None:
+    def __init__(self, receive: Receive, limit: int, seconds: float) -> None:
         self._receive = receive
         self._limit = limit
         self._seconds = seconds
-        self._too_large = too_large
         self._begin: float | None = None
         self._complete = False
         self._received = 0
@@ -92,7 +89,7 @@ class BodyReader:
             self._received += len(message.get("body", b""))
             self._complete = not message.get("more_body", False)
             if self._received > self._limit:
-                raise self._too_large()
+                raise _too_large(self._limit)
         return message
 
     async def _next_piece(self) -> Message:
@@ -103,6 +100,10 @@ class BodyReader:
             return await self._receive()
         assert scope.cancelled_caught
         raise HTTPException(408, f"the body comes too slowly: {self._received} bytes within {allowed:g} s", _CLOSE)
+
+
+def _too_large(limit: int) -> HTTPException:
+    return HTTPException(413, f"the body is too large: at most {limit} bytes are taken", _CLOSE)
 
 
 def _head_refusal(scope: Scope) -> HTTPException | None:

@@ -20,16 +20,17 @@ GetEngine = Callable[[], Engine | None]
 
 
 class Metrics:
-    """The metrics of one app, in a registry of their own.
+    """The metrics of one app, in a registry of their own; `others` add theirs.
 
     No label names a tenant, a key or a request: the number of time series is bounded by the levels and lanes that are
     configured, and by the endpoints that there are.
     """
 
-    def __init__(self, engine: GetEngine) -> None:
+    def __init__(self, engine: GetEngine, *others: Collector) -> None:
         self._responses: Counter[tuple[str, int]] = Counter()
         self._registry = CollectorRegistry()
-        self._registry.register(AppCollector(engine, self._responses))
+        for collector in (AppCollector(engine, self._responses), *others):
+            self._registry.register(collector)
         ProcessCollector(registry=self._registry)
 
     def count_response(self, endpoint: str, status: int) -> None:

@@ -37,10 +37,10 @@ _MEANINGS: Mapping[int, str] = {
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
     403: "The API key does not allow this.",
-    404: "There is no such model, request, lane or path.",
+    404: "There is no such model, request, lane, file, batch or path.",
     408: "The body came too slowly.",
-    409: "The request was superseded by a newer one, or cancelled.",
-    413: "The body is too large.",
+    409: "The request was superseded by a newer one, or cancelled; or the state of the file or batch forbids this.",
+    413: "The body is too large, or the file in it.",
     429: "The queue is full, the tenant is at its limit, or a more urgent request took the slot; see `Retry-After`.",
     431: "The headers are too many or too large.",
     500: "The server failed.",
@@ -74,14 +74,22 @@ def answer(model: type[BaseModel], description: str, *, stream: type[BaseModel] 
     return {200: response}
 
 
-def request_body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+def request_body(
+    model: type[BaseModel], *, required: bool = True, media_type: str = "application/json"
+) -> dict[str, Any]:
     """Return what is added to a route's description for a body that the route reads by itself."""
-    content = {"application/json": {"schema": body_schema(model)}}
+    content = {media_type: {"schema": body_schema(model)}}
     return {"requestBody": {"required": required, "content": content}}
 
 
-def generation_request(model: type[BaseModel]) -> dict[str, Any]:
-    """Return what is added to the description of a route that generates."""
+def query(model: type[BaseModel]) -> dict[str, Any]:
+    """Return what is added to a route's description for parameters of the URL that the route reads by itself."""
+    fields = model.model_json_schema()["properties"].items()
+    return {"parameters": [{"name": name, "in": "query", "required": False, "schema": field} for name, field in fields]}
+
+
+def prioritized_request(model: type[BaseModel]) -> dict[str, Any]:
+    """Return what is added to the description of a route whose priority may come in a header."""
     header = {"name": PRIORITY_HEADER, "in": "header", "description": "A level, or its name.", "required": False}
     return {**request_body(model), "parameters": [{**header, "schema": {"type": "string"}}]}
 

@@ -13,12 +13,14 @@ from llamalane.api.answer_schemas import Health, Model, ModelList
 from llamalane.api.answers import GenerationAnswer
 from llamalane.api.authentication import caller_of
 from llamalane.api.batch import ENDPOINTS, POOLED
+from llamalane.api.batches.batch_routes import add_batch_routes
+from llamalane.api.batches.file_routes import add_file_routes
 from llamalane.api.bodies import read_body
 from llamalane.api.choices import Endpoint
 from llamalane.api.dashboard.routes import dashboard_router
 from llamalane.api.explain import add_queue_routes
 from llamalane.api.middleware import METRICS_PATH
-from llamalane.api.openapi import ANY_ROUTE, GENERATION, answer, content, errors, generation_request
+from llamalane.api.openapi import ANY_ROUTE, GENERATION, answer, content, errors, prioritized_request
 from llamalane.api.pooled import PooledEndpoint, PooledResponse
 from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.service import Service
@@ -39,7 +41,7 @@ def make_router(service: Service) -> APIRouter:
             description=endpoint.__doc__,
             response_class=JSONResponse,
             responses=answer(endpoint.answer, "The answer.", stream=endpoint.chunk) | GENERATION,
-            openapi_extra=generation_request(endpoint.body_type),
+            openapi_extra=prioritized_request(endpoint.body_type),
         )
     for path, pooled in POOLED.items():
         router.add_api_route(
@@ -50,11 +52,13 @@ def make_router(service: Service) -> APIRouter:
             description=pooled.__doc__,
             response_class=JSONResponse,
             responses=answer(pooled.answer_type, "The answer.") | GENERATION,
-            openapi_extra=generation_request(pooled.body_type),
+            openapi_extra=prioritized_request(pooled.body_type),
         )
     add_tokenization_routes(router, service)
     _add_model_routes(router, service)
     add_queue_routes(router, service)
+    add_file_routes(router, service)
+    add_batch_routes(router, service)
     _add_health_routes(router, service)
     router.include_router(admin_router(service))
     if service.api.dashboard:

@@ -10,6 +10,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import anyio
 from opentelemetry.trace import TracerProvider
 
+from llamalane.api.batch import ItemTerms
+from llamalane.api.batches.metrics import BatchCollector
+from llamalane.api.batches.records import BatchOrder
+from llamalane.api.batches.service import Batches
 from llamalane.api.config import ApiConfig, ServerConfig
 from llamalane.api.keys import ANYONE, Caller, KeyRing, digest_of, levels_of, load_keys
 from llamalane.api.metrics import Metrics
@@ -58,7 +62,8 @@ class Service:
         config = source if isinstance(source, EngineConfig) else source.config
         self.api = api or (config.api if isinstance(config, ServerConfig) else ApiConfig())
         self.keys = load_keys(self.api, levels_of(config))
-        self.metrics = Metrics(lambda: self.engine)
+        self.batches = Batches(self.api, self._terms_of)
+        self.metrics = Metrics(lambda: self.engine, BatchCollector(self.batches))
         self.tracing = Tracing(self.api.traces, tracer_provider)
         self.created = int(time.time())
         self._on_failure = on_failure
@@ -75,7 +80,11 @@ class Service:
 
     def shows(self, tenant: str, caller: Caller) -> bool:
         """Return whether a caller may see the requests of a tenant: all, unless clients have keys of their own."""
-        return caller.admin or not self.keys.personal or tenant == caller.tenant
+        return self.tenant_shown_to(caller) in (None, tenant)
+
+    def tenant_shown_to(self, caller: Caller) -> str | None:
+        """Return whose files and batches a caller may see; None for everybody's."""
+        return None if caller.admin or not self.keys.personal else caller.tenant
 
     def reload(self, config: ServerConfig) -> Changes:
         """Take over what of `config` can change while the server runs, and tell what differs.
@@ -129,7 +138,9 @@ class Service:
         it, the block is cancelled and the error raised, which is how a server hears of it.
         """
         if self._config is None:
-            yield
+            assert self.engine is not None
+            async with self.batches.running(self.engine):
+                yield
             return
         if self._running:
             raise RuntimeError("the lifespan of this app is running already")
@@ -139,7 +150,7 @@ class Service:
         stop = anyio.Event()
         raised: Exception | None = None
         try:
-            async with anyio.create_task_group() as tasks:
+            async with self.batches.running(engine), anyio.create_task_group() as tasks:
                 tasks.start_soon(self._run, engine, stop, tasks.cancel_scope)
                 try:
                     yield
@@ -168,6 +179,15 @@ class Service:
                 self._on_failure(error)
             else:
                 scope.cancel()
+
+    def _terms_of(self, order: BatchOrder) -> ItemTerms:
+        """Return on whose behalf the items of a batch are served."""
+        return ItemTerms(
+            caller=Caller(order.key, order.tenant, most_urgent=order.most_urgent, separate_users=order.separate_users),
+            level=order.level,
+            cap=self.api.above_level == "cap",
+            tenant_from_user=self.api.tenant_from_user,
+        )
 
 
 def _told(error: Exception) -> str:

@@ -84,12 +84,24 @@ class Engine:
         self._open_context = open_context
         self._open_embedding_context = open_embedding_context
         self._state = EngineState.NEW
+        self._state_changed: set[anyio.Event] = set()
         self._running: _Parts | None = None
         self._stack = contextlib.AsyncExitStack()
 
     @property
     def state(self) -> EngineState:
         """Whether the engine takes requests."""
+        return self._state
+
+    async def wait_for(self, *states: EngineState) -> EngineState:
+        """Wait until the engine is in one of `states`, and return in which; a brief one may go unnoticed."""
+        while self._state not in states:
+            changed = anyio.Event()
+            self._state_changed.add(changed)
+            try:
+                await changed.wait()
+            finally:
+                self._state_changed.discard(changed)
         return self._state
 
     @property
@@ -359,7 +371,7 @@ class Engine:
         """
         if self._running is None or self._closed():
             return
-        self._state = EngineState.DRAINING
+        self._enter(EngineState.DRAINING)
         scheduler = self._running.scheduler
         with anyio.move_on_after(self.config.scheduler.drain_timeout if patience is None else patience):
             await _idle(scheduler)
@@ -370,15 +382,15 @@ class Engine:
     async def __aenter__(self) -> Self:
         if self._state is not EngineState.NEW:
             raise EngineClosedError("an engine can be started once only")
-        self._state = EngineState.LOADING
+        self._enter(EngineState.LOADING)
         try:
             async with contextlib.AsyncExitStack() as stack:
                 await self._start(stack)
                 self._stack = stack.pop_all()
         except BaseException:
-            self._state = EngineState.CLOSED
+            self._enter(EngineState.CLOSED)
             raise
-        self._state = EngineState.READY
+        self._enter(EngineState.READY)
         return self
 
     async def __aexit__(
@@ -422,7 +434,7 @@ class Engine:
                 if archive is not None:
                     await self._keep_prompts(scheduler, archive)
             finally:
-                self._state = EngineState.CLOSED
+                self._enter(EngineState.CLOSED)
                 scheduler.end_all(EngineClosedError("the engine is closed"))
                 tasks.cancel_scope.cancel()
 
@@ -495,6 +507,11 @@ class Engine:
         """Raise `WrongTaskError` if no model generates text."""
         if self.config.generating_model is None:
             raise WrongTaskError("generate", ())
+
+    def _enter(self, state: EngineState) -> None:
+        self._state = state
+        for changed in self._state_changed:
+            changed.set()
 
     def _closed(self) -> bool:
         return self._state is EngineState.CLOSED

@@ -13,7 +13,13 @@
     │   ├── GrammarError            its output's grammar is too large to be followed
     │   ├── PermissionDeniedError   whoever asks may not have this
     │   ├── UnknownModelError       no such model
-    │   └── WrongTaskError          the model is for another task
+    │   ├── WrongTaskError          the model is for another task
+    │   ├── BatchesOffError         files and batches are not configured
+    │   ├── UnknownFileError        no such file
+    │   ├── UnknownBatchError       no such batch
+    │   ├── FileTooLargeError       the file has more bytes than one may have
+    │   ├── StorageLimitError       its tenant stores, or has under way, as much as it may
+    │   └── BatchConflictError      the batch, or the batch that uses the file, is in a state that forbids it
     ├── UnavailableError            the request was fine; it could not be served now
     │   ├── QueueFullError          come back in `retry_after` seconds
     │   ├── TenantLimitError        its tenant has as much under way as it may
@@ -29,6 +35,7 @@
     ├── BlockingCallError           a call would block an event loop
     ├── DeviceUnavailableError      the wanted device cannot be used, and why
     ├── CudaError                   the CUDA driver refused a call
+    ├── BatchStoreError             files and batches cannot be read or written
     ├── ModelLoadError              the model file cannot be loaded
     ├── ContextError                llama.cpp refused to create or to use a context
     │   ├── DecodeError             `llama_decode` returned an error code
@@ -186,6 +193,52 @@ class WrongTaskError(RequestError):
         super().__init__(message)
 
 
+class BatchesOffError(RequestError):
+    """Files and batches are not configured."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "files and batches are off: set api.batches.folder in the server's configuration to a folder in which they "
+            "can be kept"
+        )
+
+
+class UnknownFileError(RequestError):
+    """There is no such file, or it is another tenant's."""
+
+    def __init__(self, file: str, *, param: str | None = None) -> None:
+        super().__init__(f"there is no file {file[:100]!r}")
+        self.file = file
+        self.param = param
+
+
+class UnknownBatchError(RequestError):
+    """There is no such batch, or it is another tenant's."""
+
+    def __init__(self, batch: str, *, param: str | None = None) -> None:
+        super().__init__(f"there is no batch {batch[:100]!r}")
+        self.batch = batch
+        self.param = param
+
+
+class FileTooLargeError(RequestError):
+    """The file has more than `limit` bytes."""
+
+    param = "file"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the file is too large: at most {limit} bytes are taken")
+        self.limit = limit
+
+
+class StorageLimitError(RequestError):
+    """The tenant stores as many files or bytes, or has as many batches under way, as it may."""
+
+
+class BatchConflictError(RequestError):
+    """The state of a batch forbids what was asked for."""
+
+
 class UnavailableError(LlamalaneError):
     """The request was fine, but it could not be served now.
 
@@ -313,6 +366,10 @@ class CudaError(LlamalaneError):
         super().__init__(f"CUDA refused {call}: {reason}")
         self.call = call
         self.reason = reason
+
+
+class BatchStoreError(LlamalaneError):
+    """What is kept of files and batches cannot be read or written."""
 
 
 class ModelLoadError(LlamalaneError):

@@ -54,20 +54,27 @@ class Exchange:
 
 
 @contextlib.asynccontextmanager
-async def exchange(app: FastAPI, path: str, body: Mapping[str, Any] | Sequence[bytes]) -> AsyncIterator[Exchange]:
+async def exchange(
+    app: FastAPI, path: str, body: Mapping[str, Any] | Sequence[bytes], content_type: str = "application/json"
+) -> AsyncIterator[Exchange]:
     """POST `body`, given in JSON or in pieces of bytes. The block ends when the app is done with the request."""
     send_stream, receive_stream = anyio.create_memory_object_stream[Message](100)
     gone = anyio.Event()
     request = Exchange(receive_stream, gone)
     async with anyio.create_task_group() as tasks, send_stream, receive_stream:
         pieces = [json.dumps(body).encode()] if isinstance(body, Mapping) else body
-        tasks.start_soon(_run, app, path, pieces, request, send_stream)
+        tasks.start_soon(_run, app, path, pieces, content_type, request, send_stream)
         yield request
         await request.ended.wait()
 
 
 async def _run(
-    app: FastAPI, path: str, pieces: Sequence[bytes], request: Exchange, sent: MemoryObjectSendStream[Message]
+    app: FastAPI,
+    path: str,
+    pieces: Sequence[bytes],
+    content_type: str,
+    request: Exchange,
+    sent: MemoryObjectSendStream[Message],
 ) -> None:
     scope = {
         "type": "http",
@@ -79,7 +86,7 @@ async def _run(
         "raw_path": path.encode(),
         "query_string": b"",
         "root_path": "",
-        "headers": [(b"content-type", b"application/json")],
+        "headers": [(b"content-type", content_type.encode())],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
     }

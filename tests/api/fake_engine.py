@@ -190,6 +190,7 @@ class ScriptedEngine:
 
     def __post_init__(self) -> None:
         self.submitted = anyio.Event()
+        self._state_changed = anyio.Event()
 
     def check_model(self, name: str) -> None:
         if name not in self.model_names:
@@ -241,8 +242,18 @@ class ScriptedEngine:
     def explain(self, request: RequestId) -> Explanation:
         return {explanation.request: explanation for explanation in self.explanations}[request]
 
+    def enter(self, state: EngineState) -> None:
+        self.state = state
+        self._state_changed.set()
+        self._state_changed = anyio.Event()
+
+    async def wait_for(self, *states: EngineState) -> EngineState:
+        while self.state not in states:
+            await self._state_changed.wait()
+        return self.state
+
     async def drain(self, patience: float | None = None) -> None:
-        self.state = EngineState.DRAINING
+        self.enter(EngineState.DRAINING)
         self.administered.append(("drain", str(patience)))
 
     def cancel(self, request: RequestId) -> None:

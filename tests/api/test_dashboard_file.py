@@ -12,7 +12,8 @@ import promql_parser
 import pytest
 import yaml
 
-from llamalane.api import create_app
+from llamalane.api import ApiConfig, create_app, lifespan_of
+from llamalane.api.config import BatchesConfig
 from llamalane.scheduler import Engine, EngineConfig, KVConfig, LaneConfig, ModelConfig, StreamsConfig
 from tests.api.asgi import client_of
 from tests.api.scraping import Scrape
@@ -33,17 +34,20 @@ def anyio_backend() -> str:
 async def scrape(
     tiny_model: Path, tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
 ) -> AsyncIterator[Scrape]:
-    """What a server tells that keeps prompts on disk too, after requests of all levels."""
+    """What a server tells that keeps prompts and batches on disk too, after requests of all levels."""
     config = EngineConfig(
         models=[ModelConfig(path=tiny_model, name="tiny")],
         streams=StreamsConfig(lanes=[LaneConfig(name="left", threads=1), LaneConfig(name="right", threads=1)]),
         kv=KVConfig(disk=tmp_path_factory.mktemp("prompts")),
     )
-    async with Engine(config) as engine, client_of(create_app(engine)) as client:
-        for level in range(1, 6):
-            body = {"prompt": "x", "max_tokens": 3, "ignore_eos": True, "priority": level}
-            assert (await client.post("/v1/completions", json=body)).status_code == 200
-        yield Scrape((await client.get("/metrics")).text)
+    api = ApiConfig(batches=BatchesConfig(folder=tmp_path_factory.mktemp("batches")))
+    async with Engine(config) as engine:
+        app = create_app(engine, api=api)
+        async with lifespan_of(app)(app), client_of(app) as client:
+            for level in range(1, 6):
+                body = {"prompt": "x", "max_tokens": 3, "ignore_eos": True, "priority": level}
+                assert (await client.post("/v1/completions", json=body)).status_code == 200
+            yield Scrape((await client.get("/metrics")).text)
 
 
 def dashboard() -> dict[str, Any]:

@@ -7,7 +7,6 @@ import math
 
 import anyio
 import pytest
-from starlette.exceptions import HTTPException
 from starlette.types import Message
 
 from llamalane.api import ApiConfig, create_app
@@ -83,7 +82,7 @@ async def test_a_body_has_more_time_the_more_of_it_has_come_and_what_follows_has
         return messages.pop(0)
 
     begin = anyio.current_time()
-    read = BodyReader(receive, 2 * MIB, 60, too_large=lambda: HTTPException(413))
+    read = BodyReader(receive, 2 * MIB, 60)
     for _ in range(3):
         await read()
     assert times == [pytest.approx(60, abs=30), pytest.approx(120, abs=30), math.inf]

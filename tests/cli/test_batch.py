@@ -65,7 +65,7 @@ def test_every_line_gets_its_result(tiny_model: Path, tmp_path: Path) -> None:
     assert answers["urgent"]["body"]["priority"] == 1
     assert answers["chat"]["body"]["choices"][0]["message"]["role"] == "assistant"
     errors = [(line["error"]["line"], line["error"]["code"]) for line in lines if line["error"] is not None]
-    assert sorted(errors) == [(8, "invalid_json"), (9, "duplicate_custom_id")]
+    assert sorted(errors) == [(8, "invalid_json_line"), (9, "duplicate_custom_id")]
     assert len({line["id"] for line in lines}) == 9
 
     before = target.read_bytes()

@@ -1,8 +1,7 @@
-"""Reading batch files, and going on where an earlier run was cut."""
+"""Writing what came of a batch, and going on where an earlier run was cut."""
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,114 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamalane.cli.batch_file import (
-    BatchInput,
-    BatchOutput,
-    BatchTask,
-    FinishedWork,
-    InvalidLine,
-    parse_line,
-)
+from llamalane.api.batches.input import BatchTask, FinishedWork, InvalidLine
+from llamalane.cli.batch_file import BatchOutput
 from llamalane.errors import ConfigError
-
-
-def record(custom_id: str, /, **changes: Any) -> dict[str, Any]:
-    fields = {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
-    return {**fields, **changes}
-
-
-def jsonl(*records: Any) -> bytes:
-    return b"".join(json.dumps(entry).encode() + b"\n" for entry in records)
-
-
-def read_all(text: bytes, done: FinishedWork | None = None, **options: Any) -> list[BatchTask | InvalidLine]:
-    reader = BatchInput(io.BytesIO(text), done or FinishedWork(), **options)
-    return list(iter(reader.next, None))
+from tests.api.batches.lines import jsonl, read_all, record
 
 
 def finish(output: BatchOutput, entry: BatchTask | InvalidLine) -> None:
     if isinstance(entry, BatchTask):
-        output.append_response(entry, 200, "req-1", {"text": entry.custom_id})
+        output.append_response(entry, 200, {"text": entry.custom_id})
     else:
         output.append_error(entry)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
-
-
-class TestParseLine:
-    def test_a_valid_line_becomes_a_task(self) -> None:
-        task = parse_line(3, jsonl(record("a")))
-        assert task == BatchTask(3, "a", "POST", "/v1/completions", {"prompt": "x"})
-
-    @pytest.mark.parametrize(
-        "text",
-        [b"{", b"", b"\xff\xfe", b'{"body": NaN}', b"[" * 100_000, b'{"custom_id": "a",}'],
-        ids=["cut", "empty", "not UTF-8", "NaN", "deep", "comma"],
-    )
-    def test_what_is_not_json_is_told(self, text: bytes) -> None:
-        entry = parse_line(7, text)
-        assert isinstance(entry, InvalidLine)
-        assert (entry.line, entry.custom_id, entry.code) == (7, None, "invalid_json")
-        assert entry.message.startswith("line 7 is not JSON: ")
-
-    @pytest.mark.parametrize("value", [1, "x", None, [1], True])
-    def test_a_line_must_be_an_object(self, value: object) -> None:
-        entry = parse_line(1, json.dumps(value).encode())
-        assert isinstance(entry, InvalidLine)
-        assert entry.message == "line 1 is not a JSON object"
-
-    @pytest.mark.parametrize("name", ["custom_id", "method", "url", "body"])
-    def test_a_missing_or_mistyped_field_is_named(self, name: str) -> None:
-        fields = record("a")
-        del fields[name]
-        missing = parse_line(2, json.dumps(fields).encode())
-        mistyped = parse_line(2, json.dumps(record("a", **{name: 5})).encode())
-        assert isinstance(missing, InvalidLine)
-        assert isinstance(mistyped, InvalidLine)
-        assert missing.message == f"line 2: {name} is missing"
-        assert mistyped.message.startswith(f"line 2: {name} must be ")
-        assert mistyped.custom_id == (None if name == "custom_id" else "a")
-
-
-class TestBatchInput:
-    def test_lines_come_in_order_and_empty_ones_are_passed_over(self) -> None:
-        entries = read_all(b"\n" + jsonl(record("a")) + b"  \n" + jsonl(record("b")))
-        assert [(entry.line, entry.custom_id) for entry in entries] == [(2, "a"), (4, "b")]
-
-    def test_the_last_line_needs_no_newline(self) -> None:
-        entries = read_all(jsonl(record("a"), record("b")).rstrip(b"\n"))
-        assert [entry.custom_id for entry in entries] == ["a", "b"]
-
-    def test_a_second_custom_id_is_an_error(self) -> None:
-        first, second, third = read_all(jsonl(record("a"), record("a"), record("b")))
-        assert isinstance(first, BatchTask)
-        assert isinstance(second, InvalidLine)
-        assert (second.line, second.custom_id, second.code) == (2, "a", "duplicate_custom_id")
-        assert isinstance(third, BatchTask)
-
-    def test_an_invalid_line_does_not_take_its_custom_id(self) -> None:
-        _, second = read_all(jsonl(record("a", url=None), record("a")))
-        assert isinstance(second, BatchTask)
-
-    def test_a_line_that_is_too_long_is_told_and_the_next_is_read(self) -> None:
-        long = jsonl(record("long", body={"prompt": "x" * 10_000}))
-        first, second = read_all(long + jsonl(record("b")), max_line=1000)
-        assert isinstance(first, InvalidLine)
-        assert (first.line, first.code) == (1, "line_too_long")
-        assert second == parse_line(2, jsonl(record("b")))
-
-    @pytest.mark.parametrize("excess", [-1, 0, 1])
-    def test_the_longest_line_is_read(self, excess: int) -> None:
-        text = jsonl(record("a"))
-        entry = read_all(text, max_line=len(text) + excess)[0]
-        assert isinstance(entry, InvalidLine if excess < 0 else BatchTask)
-
-    def test_a_custom_id_may_hold_half_a_surrogate_pair(self) -> None:
-        entries = read_all(jsonl(record("\ud800"), record("\ud800")))
-        assert isinstance(entries[0], BatchTask)
-        assert isinstance(entries[1], InvalidLine)
 
 
 class TestBatchOutput:
@@ -128,17 +34,17 @@ class TestBatchOutput:
         assert isinstance(task, BatchTask)
         assert isinstance(invalid, InvalidLine)
         with BatchOutput(path) as output:
-            output.append_response(task, 200, "req-9", {"object": "text_completion"})
+            output.append_response(task, 200, {"id": "req-9"})
             output.append_error(invalid)
         first, second = lines_of(path)
         assert first.pop("id") != second.pop("id")
         assert first == {
             "custom_id": "a",
-            "response": {"status_code": 200, "request_id": "req-9", "body": {"object": "text_completion"}},
+            "response": {"status_code": 200, "request_id": "req-9", "body": {"id": "req-9"}},
             "error": None,
         }
         message = "line 2 is not a JSON object"
-        error = {"code": "invalid_request", "message": message, "line": 2}
+        error = {"code": "invalid_json_line", "message": message, "line": 2}
         assert second == {"custom_id": None, "response": None, "error": error}
 
     def test_finished_work_is_counted_and_left_out(self, tmp_path: Path) -> None:
@@ -158,7 +64,7 @@ class TestBatchOutput:
         [task] = read_all(jsonl(record("a")))
         assert isinstance(task, BatchTask)
         with BatchOutput(path) as output:
-            output.append_response(task, 400, "req-1", {"error": {"message": "no"}})
+            output.append_response(task, 400, {"error": {"message": "no"}})
         with BatchOutput(path) as output:
             assert (output.done.finished, output.done.failed) == (1, 1)
             assert read_all(jsonl(record("a")), output.done) == []

@@ -14,8 +14,9 @@ import anyio.lowlevel
 import pytest
 from rich.console import Console
 
+from llamalane.api.batches.input import BatchInput
 from llamalane.cli.batch import BatchRun, Serve
-from llamalane.cli.batch_file import BatchInput, BatchOutput
+from llamalane.cli.batch_file import BatchOutput
 from llamalane.cli.batch_progress import BatchProgress
 from llamalane.errors import LaneDownError, LlamalaneError
 

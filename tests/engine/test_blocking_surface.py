@@ -30,8 +30,9 @@ from tests.engine.running import config_for
 
 OWN = {"start", "close"}
 """What takes the place of `async with`."""
-OF_THE_LOOP = {"view"}
-"""What can only be read on the thread of the event loop."""
+OF_THE_LOOP = {"view", "wait_for"}
+"""What can only be read, or waited for, on the thread of the event loop: `start` returns when the engine is ready, and
+whoever waited for a state that does not come any more would keep `close` from ending that thread."""
 
 
 def public(value: object) -> set[str]:

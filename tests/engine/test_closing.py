@@ -55,6 +55,34 @@ async def test_requests_need_a_running_engine(make_engine: MakeEngine, submit: S
         await submit(engine)
 
 
+async def test_who_waits_for_a_state_hears_of_it(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    seen: list[EngineState] = []
+
+    async def follow() -> None:
+        for states in ((EngineState.READY, EngineState.CLOSED), (EngineState.DRAINING,), (EngineState.CLOSED,)):
+            seen.append(await engine.wait_for(*states))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow)
+        async with engine:
+            assert await engine.wait_for(EngineState.READY) is EngineState.READY
+            while not seen:
+                await checkpoint()
+            await engine.drain()
+            while len(seen) < 2:
+                await checkpoint()
+    assert seen == [EngineState.READY, EngineState.DRAINING, EngineState.CLOSED]
+
+
+async def test_who_waits_for_an_engine_that_cannot_start_hears_of_it(make_engine: MakeEngine, tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "missing.gguf")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.wait_for, EngineState.CLOSED)
+        with pytest.raises(ModelLoadError):
+            await engine.__aenter__()
+
+
 async def test_an_engine_without_a_model_still_answers(make_engine: MakeEngine) -> None:
     engine = make_engine()
     for state in (EngineState.NEW, EngineState.CLOSED):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,9 @@ import anyio
 import anyio.to_thread
 
 from llamalane.api.batch import serve_item
+from llamalane.api.batches.input import BatchInput, BatchTask, InvalidLine
 from llamalane.cli import EXIT_ITEMS_FAILED
-from llamalane.cli.batch_file import BatchInput, BatchOutput, BatchTask, InvalidLine
+from llamalane.cli.batch_file import BatchOutput
 from llamalane.cli.batch_progress import BatchProgress
 from llamalane.errors import ConfigError, LaneDownError, LlamalaneError
 from llamalane.scheduler import Engine, EngineConfig
@@ -111,7 +111,7 @@ class BatchRun:
         if status == _UNAVAILABLE:
             # That is no answer to this task: it stays open, for a run with an engine that works.
             raise LaneDownError(body["error"]["message"])
-        self._output.append_response(entry, status, str(body.get("id") or uuid.uuid4()), body)
+        self._output.append_response(entry, status, body)
         self._progress.advance(self._entries.position, failed=status >= 400, usage=body.get("usage"))
         logger.info("line %d: custom_id %r has status %d", entry.line, entry.custom_id, status)
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from llamalane.cli.batch_file import FinishedWork
+    from llamalane.api.batches.input import FinishedWork
 
 
 class BatchProgress:

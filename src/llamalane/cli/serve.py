@@ -21,7 +21,7 @@ import uvicorn
 from anyio.abc import TaskStatus
 from fastapi import FastAPI
 
-from llamalane.api import ApiConfig, ServerConfig, create_app, reload_config
+from llamalane.api import ApiConfig, ServerConfig, create_app, lifespan_of, reload_config
 from llamalane.api.limits import MAX_HEAD_BYTES
 from llamalane.errors import LlamalaneError
 from llamalane.scheduler import Engine, EngineState
@@ -154,7 +154,7 @@ async def _serve(
     )
     server = _Server(options, engine, console)
     address = _address(listener, secure=config.api.ssl_certfile is not None)
-    async with anyio.create_task_group() as listening:
+    async with lifespan_of(app)(app), anyio.create_task_group() as listening:
         if read_again is not None:
             await listening.start(_reload_on_hangup, app, read_again)
         async with anyio.create_task_group() as tasks:
