@@ -100,12 +100,14 @@ class GenerationAnswer(Response):
         await writer.end(ending)
 
     async def _collect(self, level: Level) -> dict[str, Any]:
-        async with self._submit(level) as order:
-            return await order.collect(self._results.append)
+        with self._body.client_names():
+            async with self._submit(level) as order:
+                return await order.collect(self._results.append)
 
     async def _stream(self, level: Level, writer: EventWriter) -> bytes:
-        async with self._submit(level) as order:
-            return await ChoiceStream(order, writer, self._results.append).run(self._api.ping_after)
+        with self._body.client_names():
+            async with self._submit(level) as order:
+                return await ChoiceStream(order, writer, self._results.append).run(self._api.ping_after)
 
     @contextlib.asynccontextmanager
     async def _submit(self, level: Level) -> AsyncIterator[Order]:
