@@ -94,7 +94,7 @@ class Batch(BaseModel):
     id: str
     object: str = "batch"
     endpoint: str
-    model: str | None
+    model: str | None = Field(description="null before the input was checked, and for vectors and scores.")
     errors: InputErrors | None
     input_file_id: str
     completion_window: str

@@ -96,7 +96,7 @@ def count_batches(connection: sqlite3.Connection) -> Counter[BatchStatus]:
     return Counter({BatchStatus(status): count for status, count in rows})
 
 
-def start_batch(connection: sqlite3.Connection, batch: Batch, total: int, model: str, now: int) -> Batch:
+def start_batch(connection: sqlite3.Connection, batch: Batch, total: int, model: str | None, now: int) -> Batch:
     """Let the items of a batch begin; raises `BatchConflictError` when it is no longer being validated."""
     allowed = {BatchStatus.VALIDATING}
     return _move(connection, batch, allowed, BatchStatus.IN_PROGRESS, now, total=total, model=model)

@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 from starlette.exceptions import HTTPException
 
-from llamalane.api.batch import ItemTerms, error_line, response_line, run_item
+from llamalane.api.batch import ENDPOINTS, ItemTerms, error_line, response_line, run_item
 from llamalane.api.batches.batch_rows import ItemResult
 from llamalane.api.batches.expiry import WallClock, earliest, remove_expired
 from llamalane.api.batches.gate import Gate, Turn
@@ -171,9 +171,8 @@ class BatchRunner:
                 await self._end(batch, _ENDINGS[batch.status])
 
     async def _validate(self, engine: Engine, batch: Batch) -> Batch:
-        rules = InputRules(
-            batch.order.endpoint, engine.model_names, self._settings.max_items, max_line=self._settings.max_line
-        )
+        models = [name for model in engine.config.models for name in model.names]
+        rules = InputRules(batch.order.endpoint, models, self._settings.max_items, max_line=self._settings.max_line)
         source = self._store.path(batch.order.input_file_id)
         try:
             verdict = await anyio.to_thread.run_sync(check_input, source, rules, limiter=self._one_check)
@@ -183,7 +182,9 @@ class BatchRunner:
             logger.info("batch %s has an input that cannot be used", batch.id)
             return await self._store.fail_batch(batch, verdict.errors, self._seconds())
         logger.info("batch %s has %d items", batch.id, verdict.total)
-        return await self._store.start_batch(batch, verdict.total, engine.model_name, self._seconds())
+        # Items for vectors or scores may each be for another model.
+        model = engine.model_name if batch.order.endpoint in ENDPOINTS else None
+        return await self._store.start_batch(batch, verdict.total, model, self._seconds())
 
     async def _run_items(self, engine: Engine, batch: Batch) -> None:
         """Serve the items that have no result yet, each when it has its turn."""

@@ -132,7 +132,7 @@ class BatchStore:
         """Return the batches that have not ended, the oldest first."""
         return await self._database.run(batch_rows.batches_under_way)
 
-    async def start_batch(self, batch: Batch, total: int, model: str, now: int) -> Batch:
+    async def start_batch(self, batch: Batch, total: int, model: str | None, now: int) -> Batch:
         """Let the items of a batch begin; raises `BatchConflictError` when it is no longer being validated."""
         return await self._change(lambda rows: batch_rows.start_batch(rows, batch, total, model, now))
 

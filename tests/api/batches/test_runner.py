@@ -297,7 +297,7 @@ async def test_a_batch_that_is_cancelled_before_it_was_looked_at_is_cancelled(tm
 class CancelledMeanwhile(BatchStore):
     """A store in which a batch is cancelled by somebody else just before its runner gives it another status."""
 
-    async def start_batch(self, batch: Batch, total: int, model: str, now: int) -> Batch:
+    async def start_batch(self, batch: Batch, total: int, model: str | None, now: int) -> Batch:
         if batch.order.metadata == {"cancel": "start"}:
             await self.cancel_batch(batch.id, None, now)
         return await super().start_batch(batch, total, model, now)
