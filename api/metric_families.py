@@ -171,6 +171,7 @@ def _engine_gauges(statistics: EngineStatistics) -> Iterator[_Family]:
 def _request_counters(counters: Counters) -> Iterator[_Family]:
     yield _Family("prompt_tokens", "Prompt tokens of admitted requests.", counters.prompt_tokens)
     yield _Family("generation_tokens", "Tokens generated.", counters.completion_tokens)
+    yield _Family("texts_embedded", "Texts that got their vector or their scores.", counters.embedded)
     yield _Family("handovers", "Times that a prompt was handed over from a lane of its own.", counters.handovers)
     yield _Family("request_restarts", "Times that a request began anew because its lane failed.", counters.restarts)
     outcomes = {name: getattr(counters, name) for name in ("finished", "cancelled", "failed", "expired")}

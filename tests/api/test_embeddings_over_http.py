@@ -307,12 +307,12 @@ def test_tokens_in_vllms_shape(http: httpx.Client) -> None:
 
 
 def test_metrics_count_texts_and_the_queue_shows_none_left(http: httpx.Client) -> None:
-    def value(name: str) -> float:
+    def value(name: str, label: str = "") -> float:
         lines = http.get("/metrics").text.splitlines()
-        return float(next(line for line in lines if line.startswith(name)).split()[-1])
+        return float(next(line for line in lines if line.startswith(name) and label in line).split()[-1])
 
     before = value("llamalane_texts_embedded_total")
     http.post("/v1/embeddings", json={"input": ["a", "b", "c"]})
     assert value("llamalane_texts_embedded_total") == before + 3
-    assert value('llamalane_lane_steps_total{lane="enc"}') > 0
+    assert value("llamalane_lane_steps_total", 'lane="enc"') > 0
     assert json.loads(http.get("/v1/queue").content)["data"] == []

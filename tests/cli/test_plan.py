@@ -128,15 +128,15 @@ def test_one_device_needs_no_line_of_its_own(tiny_model: Path, capsys: pytest.Ca
 def test_too_little_memory_has_exit_code_1_and_numbers(
     tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str], as_json: list[str]
 ) -> None:
-    file = configuration(tmp_path, tiny_model, "kv: {budget: 900TB}")
+    file = configuration(tmp_path, tiny_model, "kv: {budget: 500GB}")
     assert run(file, *as_json) == 1
     shown = capsys.readouterr().out
     if as_json:
         sizes = json.loads(shown)["bytes"]
         assert sizes["missing"] == sizes["needed"] - sizes["free"] > 0
     else:
-        assert "818.5 TiB are needed and " in shown
-        assert "lower kv.budget (the KV cache takes 818.5 TiB)" in shown
+        assert "465.7 GiB are needed and " in shown
+        assert "lower kv.budget (the KV cache takes 465.7 GiB)" in shown
         assert "estimated, at least" in shown
 
 
