@@ -13,12 +13,12 @@ from pydantic import TypeAdapter
 from llamalane.bench.floor.clients import EngineLoad
 from llamalane.bench.floor.plan import ENGINE, SEQUENCE_CELLS, SERVER, FloorPlan, floor_name
 from llamalane.bench.floor.probes import Probes, Split
-from llamalane.bench.floor.raw_loop import BareContext, RawLoop
+from llamalane.bench.floor.raw_process import RawRun, run_in_process
 from llamalane.bench.floor.server import PROBES, SPLIT
 from llamalane.bench.load import ClosedLoop
 from llamalane.bench.server import Server
 from llamalane.scheduler import Engine
-from llamalane.streams.llama import Model
+from llamalane.streams.llama import ContextOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +39,27 @@ class Contestant(Protocol):
 
 
 class Floor:
-    """A bare loop, on a context like the engine's, which other floors may use too."""
+    """A bare loop, each time in a process of its own, on a context like the engine's."""
 
-    def __init__(self, plan: FloorPlan, model: Model, context: BareContext, chunk: int) -> None:
+    def __init__(self, plan: FloorPlan, options: ContextOptions, chunk: int) -> None:
         self.name = floor_name(chunk)
         self._plan = plan
-        self._model = model
-        self._context = context
+        self._options = options
         self._chunk = chunk
 
     async def measure(self, seed: int, *, probed: bool = False) -> Measured:
-        """Run the loop beside the event loop, which sleeps."""
-        loop = RawLoop(
-            self._model,
-            self._context,
-            self._plan.workload,
-            places=self._context.options.sequences,
+        """Run the loop."""
+        run = RawRun(
+            model=self._plan.model,
+            options=self._options,
+            workload=self._plan.workload,
             chunk=self._chunk,
             seed=seed,
             limit=SEQUENCE_CELLS,
+            seconds=self._plan.seconds,
+            warm_up=self._plan.warm_up,
         )
-        lane = await anyio.to_thread.run_sync(loop.run, self._plan.seconds, self._plan.warm_up)
+        lane = await run_in_process(run)
         return Measured(lane.tokens_per_second, Split(lane=lane, interpreter=None, loop=0.0, parts={}))
 
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from llamalane.bench.floor.contestants import Contestant, EngineHere, Floor, ServerThere
 from llamalane.bench.floor.plan import CLIENTS, SEQUENCE_CELLS, FloorPlan, FloorResult, Run, is_floor
 from llamalane.bench.floor.probes import Probes
-from llamalane.bench.floor.raw_loop import BareContext
 from llamalane.bench.floor.tables import run_line
 from llamalane.bench.machine import CpuMeter
 from llamalane.bench.server import HOST, free_port, run_server
@@ -58,17 +57,15 @@ async def take_turns(plan: FloorPlan, sequences: int, contestants: list[Contesta
 async def _contestants(plan: FloorPlan, sequences: int) -> AsyncIterator[list[Contestant]]:
     """Open the floors, the engine and the server; each waits for its turn."""
     probes = Probes()
-    opened: list[tuple[Model, ContextOptions]] = []
+    opened: list[ContextOptions] = []
 
     def open_context(model: Model, options: ContextOptions) -> Context:
-        opened.append((model, options))
+        opened.append(options)
         return probes.open_context(model, options)
 
     async with contextlib.AsyncExitStack() as stack:
         engine = await stack.enter_async_context(Engine(_config(plan, sequences), open_context=open_context))
-        model, options = opened[0]
-        bare = stack.enter_context(contextlib.closing(BareContext(model, options)))
-        floors = [Floor(plan, model, bare, chunk) for chunk in plan.chunks]
+        floors = [Floor(plan, opened[0], chunk) for chunk in plan.chunks]
         contestants: list[Contestant] = [*floors, EngineHere(plan, engine, probes, CLIENTS * sequences)]
         if plan.http:
             server = stack.enter_context(run_server(*_server(plan, sequences)))

@@ -13,9 +13,11 @@ from llamalane.bench.floor.measuring import measure_floor, take_turns
 from llamalane.bench.floor.plan import ENGINE, SERVER, FloorPlan, FloorReport, FloorResult, Run, floor_name
 from llamalane.bench.floor.probes import PARTS, Split
 from llamalane.bench.floor.raw_loop import BareContext, RawLoop
+from llamalane.bench.floor.raw_process import RawRun, run_in_process
 from llamalane.bench.floor.tables import floor_markdown
 from llamalane.bench.floor.times import LaneTimes
 from llamalane.bench.workload import Span, Workload
+from llamalane.errors import LlamalaneError
 from llamalane.streams.llama import ContextOptions, Model, ModelOptions
 from tests.bench.test_report import MACHINE
 
@@ -97,6 +99,22 @@ def test_the_loop_computes_every_prompt_and_every_token_once(tiny_model: Path, c
     assert times.tokens > 10
     assert sum(start == 0 for start, _ in computed) > 2, "no second prompt was begun"
     assert times.decode + times.sample + times.idle == pytest.approx(times.seconds)
+
+
+def test_a_loop_whose_process_fails_says_why(tmp_path: Path) -> None:
+    options = ContextOptions(cells=512, sequences=2, max_step_tokens=64, micro_batch=64, threads=1)
+    raw = RawRun(
+        model=tmp_path / "no.gguf",
+        options=options,
+        workload=SHORT,
+        chunk=8,
+        seed=1,
+        limit=256,
+        seconds=0.1,
+        warm_up=0.0,
+    )
+    with pytest.raises(LlamalaneError, match=r"(?s)the bare loop failed: .*no\.gguf"):
+        anyio.run(run_in_process, raw)
 
 
 def run(what: str, number: int, rate: float, others: float = 0.0) -> Run:
