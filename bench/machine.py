@@ -96,7 +96,9 @@ class CpuMeter:
         busy = sum(getattr(system, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
         processes = [self._server, *self._server.children(recursive=True)]
         server = sum(sum(process.cpu_times()[:2]) for process in processes)
-        own = 0.0 if self._is_own else sum(psutil.Process().cpu_times()[:2])
+        own = sum(psutil.Process().cpu_times()[:2])
+        if self._is_own:  # then what it has used counts already, but not what processes have that have ended
+            own = sum(psutil.Process().cpu_times()[2:4])
         return time.monotonic(), busy, getattr(system, "steal", 0.0), server, own
 
 
