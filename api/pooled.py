@@ -26,8 +26,6 @@ from llamalane.scheduler import EmbeddingResult, EmbedOptions, Engine
 MAX_INPUTS = 2048
 """So many texts may one body hold, as with OpenAI."""
 
-"""Is told of what a call has computed."""
-
 
 class PooledBody(BaseModel):
     """What these endpoints take. A field that is null is unset; types are strict, so `"5"` is no number.
@@ -138,7 +136,7 @@ class PooledResponse(Response):
             most_urgent=self._caller.most_urgent,
             cap=self._api.above_level == "cap",
         )
-        tenant = (body.user or "") if self._api.tenant_from_user else self._caller.tenant
+        tenant, _ = self._caller.owner(body.user, tenant_from_user=self._api.tenant_from_user)
         answer = await while_connected(receive, lambda: compute(self._engine, self._endpoint, body, level, tenant))
         record.add_texts(answer.results)
         response = Response(await answer.encode(), media_type="application/json", headers={PRIORITY_HEADER: str(level)})
