@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import anyio
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from llamalane.api.choices import Endpoint, Order, submit_all
@@ -17,7 +17,8 @@ from llamalane.api.config import ApiConfig
 from llamalane.api.errors import answer_for
 from llamalane.api.keys import Caller
 from llamalane.api.middleware import RequestRecord, record_of
-from llamalane.api.priority import PRIORITY_HEADER, choose_level
+from llamalane.api.prioritized import PrioritizedResponse
+from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.reply_chunks import ReplyChunks, finish_of
 from llamalane.api.schemas import GenerationBody
 from llamalane.api.sse import DONE, ChunkEncoder, EventWriter, encode_event
@@ -32,7 +33,7 @@ T = TypeVar("T")
 Note = Callable[[Result], None]
 
 
-class GenerationAnswer(Response):
+class GenerationAnswer(PrioritizedResponse):
     """Submits a request's choices and sends what comes of them.
 
     Submitting belongs to the sending, so that there is no moment at which a request runs and nobody would
@@ -51,13 +52,9 @@ class GenerationAnswer(Response):
         priority_header: str | None,
         tracing: Tracing,
     ) -> None:
-        super().__init__()
-        self._engine = engine
+        super().__init__(engine, caller=caller, api=api, priority_header=priority_header)
         self._endpoint = endpoint
         self._body = body
-        self._caller = caller
-        self._api = api
-        self._priority_header = priority_header
         self._tracing = tracing
         self._order: Order | None = None
         self._results: list[Result] = []
@@ -65,14 +62,7 @@ class GenerationAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Submit, and send what comes."""
         body, record = self._body, record_of(scope)
-        level = record.level = choose_level(
-            self._engine.levels,
-            body.priority,
-            self._priority_header,
-            body.service_tier,
-            most_urgent=self._caller.most_urgent,
-            cap=self._api.above_level == "cap",
-        )
+        level = record.level = self._level_of(body)
         with self._tracing.generation(scope, self._endpoint.operation, body, level, self._engine.model_names) as span:
             try:
                 if body.stream:

@@ -17,7 +17,8 @@ from llamalane.api.answers import while_connected
 from llamalane.api.config import ApiConfig
 from llamalane.api.keys import Caller
 from llamalane.api.middleware import record_of
-from llamalane.api.priority import PRIORITY_HEADER, choose_level
+from llamalane.api.prioritized import PrioritizedResponse
+from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.schemas import MAX_USER_LENGTH, check_extra_fields
 from llamalane.errors import RequestError
 from llamalane.ids import Level
@@ -104,7 +105,7 @@ class PooledEndpoint(ABC, Generic[PooledBodyT]):
         return "input" if param == "prompt" else param
 
 
-class PooledResponse(Response):
+class PooledResponse(PrioritizedResponse):
     """Computes and sends an answer, for as long as its client is there."""
 
     def __init__(
@@ -117,25 +118,14 @@ class PooledResponse(Response):
         api: ApiConfig,
         priority_header: str | None,
     ) -> None:
-        super().__init__()
-        self._engine = engine
+        super().__init__(engine, caller=caller, api=api, priority_header=priority_header)
         self._endpoint = endpoint
         self._body = body
-        self._caller = caller
-        self._api = api
-        self._priority_header = priority_header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Compute, and send what comes of it."""
         body, record = self._body, record_of(scope)
-        level = record.level = choose_level(
-            self._engine.levels,
-            body.priority,
-            self._priority_header,
-            body.service_tier,
-            most_urgent=self._caller.most_urgent,
-            cap=self._api.above_level == "cap",
-        )
+        level = record.level = self._level_of(body)
         tenant, _ = self._caller.owner(body.user, tenant_from_user=self._api.tenant_from_user)
         answer = await while_connected(receive, lambda: compute(self._engine, self._endpoint, body, level, tenant))
         record.add_texts(answer.results)
