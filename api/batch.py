@@ -13,15 +13,15 @@ from starlette.exceptions import HTTPException
 
 from llamalane.api.bodies import read_body
 from llamalane.api.chat import Chat
-from llamalane.api.choices import Endpoint, submit_all
 from llamalane.api.completions import Completions
 from llamalane.api.embeddings import Embeddings
 from llamalane.api.errors import answer_for
 from llamalane.api.keys import ANYONE, Caller
+from llamalane.api.orders import Endpoint, submit_all
 from llamalane.api.pooled import PooledBody, PooledEndpoint, compute
 from llamalane.api.priority import choose_level
 from llamalane.api.rerank import Rerank
-from llamalane.api.schemas import GenerationBody
+from llamalane.api.sampling_fields import SampledBody
 from llamalane.errors import InvalidRequestError, LlamalaneError
 from llamalane.ids import Level
 from llamalane.scheduler import Engine, Result
@@ -68,11 +68,11 @@ async def _generate(
     request = await read_body(engine, endpoint.body_type, body)
     if request.stream:
         raise InvalidRequestError("stream is not possible in a batch", param="stream")
-    tenant, salt = terms.caller.owner(request.user, tenant_from_user=terms.tenant_from_user)
+    tenant, salt = terms.caller.owner(request.end_user, tenant_from_user=terms.tenant_from_user)
     level = _level_of(engine, request, terms)
     async with submit_all(engine, endpoint, request, level, tenant=tenant, cache_salt=salt) as order:
         accepted()
-        return await order.collect(_ignore)
+        return await endpoint.collect(order, _ignore)
 
 
 async def _compute(
@@ -85,7 +85,7 @@ async def _compute(
     return (await compute(engine, endpoint, request, level, tenant)).whole()
 
 
-def _level_of(engine: Engine, request: GenerationBody | PooledBody, terms: ItemTerms) -> Level:
+def _level_of(engine: Engine, request: SampledBody | PooledBody, terms: ItemTerms) -> Level:
     unsaid = request.priority is None and request.service_tier is None
     return choose_level(
         engine.levels,

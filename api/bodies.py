@@ -12,7 +12,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 from pydantic import ValidationError
 
-from llamalane.api.schemas import GenerationBody
+from llamalane.api.sampling_fields import SampledBody
 from llamalane.errors import InvalidRequestError
 from llamalane.scheduler import Engine
 
@@ -26,7 +26,7 @@ MAX_PARTS = 200_000
 _PARSER: RunVar[anyio.CapacityLimiter] = RunVar("llamalane_parser")
 _WINDOW = 256 * 1024
 
-BodyT = TypeVar("BodyT", bound=GenerationBody)
+BodyT = TypeVar("BodyT", bound=SampledBody)
 
 
 class CheckedBody(Protocol):

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
 from llamalane.api.answer_schemas import ChatCompletion, ChatCompletionChunk
-from llamalane.api.choices import Endpoint, PromptInput
+from llamalane.api.choices import ChoicesEndpoint
 from llamalane.api.logprobs import Echo, chat_logprobs
 from llamalane.api.messages import Message
-from llamalane.api.reply import EFFORTS, Plan, Question, Reply, ReplyFormat, plan_reply
+from llamalane.api.orders import PromptInput
+from llamalane.api.questions import question_input
+from llamalane.api.reply import EFFORTS, Question, Reply, ReplyFormat
 from llamalane.api.reply_chunks import finish_of, message_of
-from llamalane.api.schemas import GenerationBody, Within
+from llamalane.api.sampling_fields import Within
+from llamalane.api.schemas import GenerationBody
 from llamalane.api.tool_fields import MAX_TOOLS, ToolField, read_choice, read_tools
 from llamalane.errors import InvalidRequestError
-from llamalane.ids import RequestId
 from llamalane.scheduler import (
     TEMPLATE_VARIABLES,
     Engine,
     GrammarPart,
-    RequestHandle,
     Result,
-    SubmitOptions,
     TextPiece,
 )
 
@@ -117,7 +116,7 @@ class ChatBody(GenerationBody):
         return "tools" if name == "grammar" and self.tools else name
 
 
-class Chat(Endpoint[ChatBody]):
+class Chat(ChoicesEndpoint[ChatBody]):
     """Answers messages."""
 
     path = "/v1/chat/completions"
@@ -131,20 +130,7 @@ class Chat(Endpoint[ChatBody]):
 
     def prompts(self, engine: Engine, body: ChatBody) -> Sequence[PromptInput]:
         """Return the one prompt that the messages make, and how its answers are to be read."""
-        plan = plan_for(engine, body.question)
-        format = plan.format
-
-        async def submit(ids: Sequence[RequestId], options: SubmitOptions) -> list[RequestHandle]:
-            more = SubmitOptions(**options)
-            if plan.grammar != options["sampling"].grammar:
-                more["sampling"] = replace(options["sampling"], grammar=plan.grammar)
-            if format.marks:
-                more["shown"] = format.marks
-            if format.single:
-                more["stop_when"] = format.stop_when
-            return await engine.submit_choices(plan.prompt, ids, **more)
-
-        return [PromptInput(submit, reply=None if format.plain else format)]
+        return [question_input(engine, body.question)]
 
     def choice(self, index: int, result: Result, echo: Echo | None = None) -> dict[str, Any]:
         """Return a finished choice."""
@@ -169,13 +155,6 @@ class Chat(Endpoint[ChatBody]):
     def last_chunk(self, index: int, finish: str) -> dict[str, Any]:
         """Return the choice of the chunk that tells why the text ended."""
         return _delta(index, {}, finish)
-
-
-def plan_for(engine: Engine, question: Question) -> Plan:
-    """Return how the model that generates is asked `question`; raises what `plan_reply` raises."""
-    template, model = engine.chat_template, engine.config.generating_model
-    assert model is not None, "whose template it is"
-    return plan_reply(template, model, question)
 
 
 def _choice(index: int, reply: Reply, result: Result) -> dict[str, Any]:

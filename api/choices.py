@@ -1,63 +1,29 @@
-"""The choices of one HTTP request: submitted together, and cancelled on every way out."""
+"""Outputs as OpenAI's two older endpoints tell them: a list of choices, or a stream of chunks."""
 
 from __future__ import annotations
 
-import contextlib
-import secrets
-import time
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
-from pydantic import BaseModel
+import anyio
 
 from llamalane.api.bodies import BodyT
-from llamalane.api.footprint import Footprint
+from llamalane.api.errors import answer_for
 from llamalane.api.logprobs import Echo
-from llamalane.api.priority import tier_of
+from llamalane.api.orders import Endpoint, EventStream, Note, Order
 from llamalane.api.reply import ReplyFormat
-from llamalane.api.schemas import GenerationBody
-from llamalane.errors import QueueFullError
-from llamalane.ids import Level, RequestId
-from llamalane.scheduler import Engine, RequestHandle, Result, SubmitOptions, TextPiece
-
-Submit = Callable[[Sequence[RequestId], SubmitOptions], Awaitable[list[RequestHandle]]]
-"""Submits one prompt, as a choice for each id."""
+from llamalane.api.reply_chunks import ReplyChunks, finish_of
+from llamalane.api.sse import DONE, ChunkEncoder, EventWriter, encode_event, while_pinging
+from llamalane.scheduler import Result, TextPiece
 
 
-@dataclass(frozen=True, slots=True)
-class PromptInput:
-    """One prompt of a request: what submits it, and how many tokens it has at least.
+class ChoicesEndpoint(Endpoint[BodyT]):
+    """What differs between the two: what a choice looks like, whole or in chunks."""
 
-    `echo` is its text if its choices are to begin with it. `reply` says how its outputs are to be read, None for those
-    that are nothing but text.
-    """
-
-    submit: Submit
-    least_tokens: int = 1
-    echo: str | None = None
-    reply: ReplyFormat | None = None
-
-
-class Endpoint(ABC, Generic[BodyT]):
-    """What differs between the two endpoints: how prompts come in, and how choices go out.
-
-    `operation` is what OpenTelemetry calls it; `answer` and `chunk` describe what it answers.
-    """
-
-    path: str
-    body_type: type[BodyT]
-    answer: type[BaseModel]
-    chunk: type[BaseModel]
-    operation: str
-    id_prefix: str
-    object_name: str
-    chunk_object_name: str
-
-    @abstractmethod
-    def prompts(self, engine: Engine, body: BodyT) -> Sequence[PromptInput]:
-        """Return the prompts of `body`."""
+    object_name: ClassVar[str]
+    chunk_object_name: ClassVar[str]
 
     @abstractmethod
     def choice(self, index: int, result: Result, echo: Echo | None = None) -> dict[str, Any]:
@@ -83,190 +49,158 @@ class Endpoint(ABC, Generic[BodyT]):
     def last_chunk(self, index: int, finish: str) -> dict[str, Any]:
         """Return the choice of the chunk that tells why the text ended."""
 
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One HTTP request whose choices have all been submitted.
-
-    `handles` has `per_prompt` choices for each prompt, one prompt after the other, of which `returned` are wanted. With
-    `logprobs`, the tokens of the outputs are told with their log probabilities. `echoes` has the text of each prompt
-    that is to stand before its outputs, and `replies` says how these are to be read.
-    """
-
-    endpoint: Endpoint[Any]
-    id: str
-    created: int
-    model: str
-    level: Level
-    tier: str | None
-    include_usage: bool
-    per_prompt: int
-    returned: int
-    logprobs: bool
-    echoes: tuple[str | None, ...]
-    replies: tuple[ReplyFormat | None, ...]
-    handles: tuple[RequestHandle, ...]
-
-    def envelope(self, *, chunk: bool) -> dict[str, Any]:
-        """Return what every answer, or every chunk of a stream, begins with."""
-        endpoint = self.endpoint
-        fields = {
-            "id": self.id,
-            "object": endpoint.chunk_object_name if chunk else endpoint.object_name,
-            "created": self.created,
-            "model": self.model,
-            "priority": self.level,
-        }
-        return fields if self.tier is None else {**fields, "service_tier": self.tier}
-
-    async def collect(self, note: Callable[[Result], None]) -> dict[str, Any]:
+    async def collect(self, order: Order[BodyT], note: Note) -> dict[str, Any]:
         """Wait for every choice and return the answer's body; `note` is told of each result."""
         results = []
-        for handle in self.handles:
+        for handle in order.handles:
             results.append(await handle.result())
             note(results[-1])
         choices = []
-        for index, result in enumerate(self._wanted(results)):
-            prompt = index // self.returned
-            format = self.replies[prompt]
+        for index, result in enumerate(_wanted(order, results)):
+            prompt = index // order.body.returned
+            format = order.replies[prompt]
             if format is None:
-                choices.append(self.endpoint.choice(index, result, await self.echo(prompt)))
+                choices.append(self.choice(index, result, await order.echo(prompt)))
             else:
-                choices.append(self.endpoint.read_choice(index, result, format))
+                choices.append(self.read_choice(index, result, format))
         return {
-            **self.envelope(chunk=False),
+            **_envelope(order, self.object_name),
             "choices": choices,
-            "usage": self.usage(results),
-            **self.summary(results),
+            "usage": usage_of(order, results),
+            **order.summary(results),
         }
 
-    async def echo(self, prompt: int) -> Echo | None:
-        """Return what stands before the outputs of prompt number `prompt`, once it is there; None for nothing."""
-        text = self.echoes[prompt]
-        return None if text is None else Echo(text, await self.handles[prompt * self.per_prompt].prompt_logprobs())
-
-    def _wanted(self, results: Sequence[Result]) -> list[Result]:
-        """Return the results that are wanted: all in their order, or of each prompt those with the likeliest tokens."""
-        if self.returned == self.per_prompt:
-            return list(results)
-        best: list[Result] = []
-        for first in range(0, len(results), self.per_prompt):
-            ranked = sorted(results[first : first + self.per_prompt], key=_mean_logprob, reverse=True)
-            best += ranked[: self.returned]
-        return best if self.logprobs else [replace(result, logprobs=None) for result in best]
-
-    def reply(self, index: int) -> ReplyFormat | None:
-        """Return how choice number `index` is to be read, None if it is nothing but text."""
-        return self.replies[index // self.per_prompt]
-
-    def usage(self, results: Sequence[Result]) -> dict[str, Any]:
-        """Return the token counts as OpenAI counts them: a prompt once, however many choices it has."""
-        prompts = [result.usage for result in results[:: self.per_prompt]]
-        prompt_tokens = sum(usage.prompt_tokens for usage in prompts)
-        completion_tokens = sum(result.usage.completion_tokens for result in results)
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in prompts)},
-        }
-
-    def summary(self, results: Sequence[Result]) -> dict[str, Any]:
-        """Return our own fields: the seed, and the times of the first admission, first token and last end."""
-        timings = [result.timings for result in results]
-        return {
-            "seed": self.handles[0].seed,
-            "timings": {
-                "wait_ms": _milliseconds(min(times.wait for times in timings)),
-                "first_token_ms": _milliseconds(min(times.first_token for times in timings)),
-                "total_ms": _milliseconds(max(times.total for times in timings)),
-                "parks": sum(times.parks for times in timings),
-            },
-        }
+    def stream(self, order: Order[BodyT], writer: EventWriter, note: Note) -> EventStream:
+        """Return what tells the choices as they come; `note` is told of each result."""
+        return ChoiceStream(self, order, writer, note)
 
 
-@contextlib.asynccontextmanager
-async def submit_all(
-    engine: Engine, endpoint: Endpoint[BodyT], body: BodyT, level: Level, *, tenant: str = "", cache_salt: str = ""
-) -> AsyncIterator[Order]:
-    """Submit all choices that `body` asks for, or none; leaving the block cancels those that have not ended.
+class ChoiceStream:
+    """Writes the choices of one order as they come, interleaved. An error of one ends all of them."""
 
-    Raises what `Engine.submit` raises, with `param` as the client called it.
-    """
-    order_id = f"{endpoint.id_prefix}-{secrets.token_hex(12)}"
-    with contextlib.ExitStack() as stack:
-        with body.client_names():
-            if body.model is not None:
-                engine.check_model(body.model)
-            options = SubmitOptions(sampling=body.sampling, priority=level, tenant=tenant, deadline=body.deadline)
-            if cache_salt:
-                options["cache_salt"] = cache_salt
-            if body.supersede is not None:
-                options["supersede"] = body.supersede
-            prompts = endpoint.prompts(engine, body)
-            handles = await _submit(engine, prompts, body, options, order_id, stack)
-        yield Order(
-            endpoint=endpoint,
-            id=order_id,
-            created=int(time.time()),
-            model=engine.model_name,
-            level=level,
-            tier=None if body.service_tier is None else tier_of(engine.levels, level),
-            include_usage=body.include_usage,
-            per_prompt=body.choices,
-            returned=body.returned,
-            logprobs=body.alternatives is not None,
-            echoes=tuple(prompt.echo for prompt in prompts),
-            replies=tuple(prompt.reply for prompt in prompts),
-            handles=tuple(handles),
-        )
+    def __init__(self, endpoint: ChoicesEndpoint[Any], order: Order[Any], writer: EventWriter, note: Note) -> None:
+        self._endpoint = endpoint
+        self._order = order
+        self._writer = writer
+        self._note = note
+        self._encoder = ChunkEncoder(_envelope(order, endpoint.chunk_object_name), usage=order.body.include_usage)
+        self._results: dict[int, Result] = {}
 
+    async def run(self, ping_after: float) -> bytes:
+        """Write all events, and a comment after `ping_after` seconds without any; returns the last ones, unwritten.
 
-async def _submit(
-    engine: Engine,
-    prompts: Sequence[PromptInput],
-    body: GenerationBody,
-    options: SubmitOptions,
-    order_id: str,
-    stack: contextlib.ExitStack,
-) -> list[RequestHandle]:
-    """Submit every choice of every prompt; leaving `stack` cancels them."""
-    footprint = Footprint(engine, body, [prompt.least_tokens for prompt in prompts])
-    handles: list[RequestHandle] = []
-    for number, prompt in enumerate(prompts):
-        for first, count in _groups(body, engine.most_choices):
-            options["choice"] = first
-            options["sampling"] = body.sampling if first == 0 else replace(body.sampling, prompt_logprobs=None)
-            ids = [RequestId(f"{order_id}/{len(handles) + choice}") for choice in range(count)]
+        Raises the first error of a choice, or `ClientDisconnect` when the client is gone.
+        """
+        await while_pinging(self._writer, ping_after, self._follow_all)
+        return self._ending()
+
+    async def _follow_all(self) -> None:
+        """Write every choice to its end; raises the first error of one."""
+        failure: Exception | None = None
+
+        async def guard(index: int) -> None:
+            nonlocal failure
             try:
-                choices = await prompt.submit(ids, options)
-            except QueueFullError as error:
-                footprint.check_refusal(error, handles)
-                raise
-            for handle in choices:
-                stack.callback(handle.cancel)
-            handles += choices
-            if first == 0:
-                footprint.found(number, choices[0].prompt_tokens)
-    return handles
+                await self._follow(index)
+            except Exception as error:
+                failure = failure or error
+                await self._writer.stop()
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            for index in range(1, len(self._order.handles)):
+                tasks.start_soon(guard, index)
+            # The first choice needs no task of its own; mostly it is the only one.
+            await guard(0)
+        if failure is not None:
+            raise failure
+
+    async def _follow(self, index: int) -> None:
+        """Write one choice to its end."""
+        endpoint, order, encoder, write = self._endpoint, self._order, self._encoder, self._writer.write
+        echo = await order.echo(index // order.body.choices)
+        first = endpoint.first_chunk(index, echo)
+        opening = encoder.chunk(first) if first is not None else b""
+        frame = encoder.text_frame(*endpoint.text_chunk(index))
+        format = order.reply(index)
+        reply = None if format is None else ReplyChunks(encoder, index, format.reader(), frame)
+        handle = order.handles[index]
+        pieces: AsyncIterator[str | TextPiece] = handle.pieces() if order.logprobs else aiter(handle)
+        try:
+            async for piece in pieces:
+                if reply is not None:
+                    chunks = opening + reply.encode(piece)
+                elif isinstance(piece, str):
+                    chunks = opening + frame.encode(piece)
+                else:
+                    chunks = opening + encoder.chunk(endpoint.scored_chunk(index, piece, echo))
+                opening = b""
+                if chunks:
+                    await write(chunks)
+        finally:
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()  # trio warns of a generator that was left to the garbage collector
+        result = self._results[index] = await handle.result()
+        self._note(result)
+        if echo is not None and result.ending is not None:
+            ending = endpoint.scored_chunk(index, TextPiece("", (result.ending,)), echo)
+            await write(opening + encoder.chunk(ending))
+            opening = b""
+        more: dict[str, Any] = {}
+        if len(self._results) == len(order.handles) and not order.body.include_usage:
+            more = order.summary(list(self._results.values()))
+        if reply is not None:
+            opening += reply.end()
+        finish = finish_of(result.finish_reason, called=reply is not None and reply.called)
+        await write(opening + encoder.chunk(endpoint.last_chunk(index, finish), **more))
+
+    def failure(self, error: Exception) -> bytes:
+        """Return the events with which a stream ends that has begun, and which `error` broke off."""
+        return encode_event(answer_for(error).body)
+
+    def _ending(self) -> bytes:
+        if not self._order.body.include_usage:
+            return DONE
+        results = [self._results[index] for index in sorted(self._results)]
+        usage = self._encoder.chunk(usage=usage_of(self._order, results), **self._order.summary(results))
+        return usage + DONE
 
 
-def _groups(body: GenerationBody, most: int) -> Iterator[tuple[int, int]]:
-    """Yield which choices of a prompt start together: the first one's number, and how many.
+def usage_of(order: Order[Any], results: Sequence[Result]) -> dict[str, Any]:
+    """Return the token counts as OpenAI's older endpoints tell them."""
+    counts = order.counts(results)
+    return {
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.completion,
+        "total_tokens": counts.prompt + counts.completion,
+        "prompt_tokens_details": {"cached_tokens": counts.cached},
+    }
 
-    Where the prompt is to be measured, that is done for the first choice alone, which starts by itself.
-    """
-    first = 0
-    while first < body.choices:
-        count = 1 if first == 0 and body.sampling.prompt_logprobs is not None else min(most, body.choices - first)
-        yield first, count
-        first += count
+
+def _envelope(order: Order[Any], object_name: str) -> dict[str, Any]:
+    """Return what every answer, or every chunk of a stream, begins with."""
+    fields = {
+        "id": order.id,
+        "object": object_name,
+        "created": order.created,
+        "model": order.model,
+        "priority": order.level,
+    }
+    return fields if order.tier is None else {**fields, "service_tier": order.tier}
+
+
+def _wanted(order: Order[Any], results: Sequence[Result]) -> list[Result]:
+    """Return the results that are wanted: all in their order, or of each prompt those with the likeliest tokens."""
+    computed, returned = order.body.choices, order.body.returned
+    if returned == computed:
+        return list(results)
+    best: list[Result] = []
+    for first in range(0, len(results), computed):
+        ranked = sorted(results[first : first + computed], key=_mean_logprob, reverse=True)
+        best += ranked[:returned]
+    return best if order.logprobs else [replace(result, logprobs=None) for result in best]
 
 
 def _mean_logprob(result: Result) -> float:
     assert result.cumulative_logprob is not None
     return result.cumulative_logprob / len(result.tokens)
-
-
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1000, 3)

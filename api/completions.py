@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from llamalane.api.answer_schemas import Completion, CompletionChunk
-from llamalane.api.choices import Endpoint, PromptInput
+from llamalane.api.choices import ChoicesEndpoint
 from llamalane.api.logprobs import Echo, completion_logprobs, echo_logprobs, joined
+from llamalane.api.orders import PromptInput
 from llamalane.api.schemas import CompletionBody, Prompt
 from llamalane.ids import RequestId
 from llamalane.scheduler import Engine, RequestHandle, Result, SubmitOptions, TextPiece
 from llamalane.scheduler.spelling import text_of
 
 
-class Completions(Endpoint[CompletionBody]):
+class Completions(ChoicesEndpoint[CompletionBody]):
     """Continues texts."""
 
     path = "/v1/completions"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llamalane.api.schemas import GenerationBody
+from llamalane.api.sampling_fields import SampledBody
 from llamalane.errors import InvalidRequestError, QueueFullError
 from llamalane.scheduler import Engine, RequestHandle, RequestState
 
@@ -16,7 +16,7 @@ class Footprint:
     Raises `InvalidRequestError`, here and in all methods.
     """
 
-    def __init__(self, engine: Engine, body: GenerationBody, least_tokens: Sequence[int]) -> None:
+    def __init__(self, engine: Engine, body: SampledBody, least_tokens: Sequence[int]) -> None:
         self._engine = engine
         self._choices = body.choices
         self._count_param = body.client_name("n")

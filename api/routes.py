@@ -16,11 +16,11 @@ from llamalane.api.batch import ENDPOINTS, POOLED
 from llamalane.api.batches.batch_routes import add_batch_routes
 from llamalane.api.batches.file_routes import add_file_routes
 from llamalane.api.bodies import read_body
-from llamalane.api.choices import Endpoint
 from llamalane.api.dashboard.routes import dashboard_router
 from llamalane.api.explain import add_queue_routes
 from llamalane.api.middleware import METRICS_PATH
 from llamalane.api.openapi import ANY_ROUTE, GENERATION, answer, content, errors, prioritized_request
+from llamalane.api.orders import Endpoint
 from llamalane.api.pooled import PooledEndpoint, PooledResponse
 from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.service import Service

@@ -1,41 +1,25 @@
-"""Request bodies: OpenAI's fields, llama.cpp's sampling fields, and our own."""
+"""Request bodies with OpenAI's fields."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import re
-import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    PlainValidator,
-    WithJsonSchema,
-)
-from pydantic_core import CoreSchema, PydanticCustomError
-from pydantic_core.core_schema import no_info_after_validator_function
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
+from llamalane.api.sampling_fields import SampledBody, Within
 from llamalane.api.structured import READERS, read_grammar
-from llamalane.errors import InvalidRequestError, RequestError
-from llamalane.scheduler import Grammar, SamplingParameters
+from llamalane.errors import InvalidRequestError
+from llamalane.scheduler import Grammar
 
 MAX_CHOICES = 128
 MAX_BIASES = 50_000
-MAX_SUPERSEDE_LENGTH = 128
 MAX_USER_LENGTH = 512
 MAX_COMPLETION_LOGPROBS = 5
-SMALLEST_DIVISOR = 1e-30
-"""Logits are 32-bit floats: divided by much less, they are no longer finite."""
 
 # Fields that change the output in ways that are not supported, each with the values that change nothing; null
 # never does.
@@ -63,10 +47,6 @@ _HARMLESS = frozenset(
     }
 )
 _TOKEN = re.compile("0|[1-9][0-9]{0,8}")
-_SAMPLING = (
-    *("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty"),
-    *("frequency_penalty", "seed", "ignore_eos"),
-)
 
 Prompt = str | list[int]
 
@@ -109,35 +89,6 @@ def _all(kind: type, values: list[Any]) -> bool:
     return set(map(type, values)) <= {kind}  # a bool is no int here; and quick, for millions of tokens
 
 
-def _divisor(value: float) -> float:
-    if 0 < value < SMALLEST_DIVISOR:
-        raise PydanticCustomError("divisor", "the least value above 0 is {least}", {"least": SMALLEST_DIVISOR})
-    return value
-
-
-Divisor = Annotated[float, AfterValidator(_divisor)]
-
-
-@dataclass(frozen=True, slots=True)
-class Within:
-    """Annotates a whole number that is from `least` to `most`; another one is refused with both."""
-
-    least: int
-    most: int
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(schema), "minimum": self.least, "maximum": self.most}
-
-    def _check(self, value: int) -> int:
-        if not self.least <= value <= self.most:
-            bounds = {"least": self.least, "most": self.most, "value": str(value)[:100]}
-            raise PydanticCustomError("range", "it must be from {least} to {most}; got {value}", bounds)
-        return value
-
-
 class StreamOptions(BaseModel):
     """What a stream tells beside the text."""
 
@@ -147,50 +98,27 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None
 
 
-class GenerationBody(BaseModel):
-    """What both endpoints take. A field that is null is unset; types are strict, so `"5"` is no number.
+class GenerationBody(SampledBody):
+    """What OpenAI's two older endpoints take, `/v1/completions` and `/v1/chat/completions`."""
 
-    Beside OpenAI's fields there are those of llama.cpp's sampling, `priority`, `deadline`, the seconds from arrival
-    after which the request is dropped, and `supersede`, a key: a request ends the older one that has the same key.
-    `model` may be left out: one model is served.
-    """
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
-
-    model: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stream: bool | None = None
     stream_options: Annotated[StreamOptions | None, WithJsonSchema(StreamOptions.model_json_schema())] = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stop: Annotated[list[str] | None, BeforeValidator(_stops)] = None
-    temperature: Divisor | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repeat_penalty: Divisor | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES)] | None = None
-    ignore_eos: bool | None = None
     response_format: Annotated[Any, WithJsonSchema({"type": "object"})] = None
     guided_json: Any = None
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
     structured_outputs: Annotated[Any, WithJsonSchema({"type": "object"})] = None
-    priority: Any = None
-    service_tier: str | None = None
-    deadline: Annotated[float, Field(gt=0)] | None = None
-    supersede: Annotated[str, Field(min_length=1, max_length=MAX_SUPERSEDE_LENGTH)] | None = None
     user: Annotated[str, Field(max_length=MAX_USER_LENGTH)] | None = None
 
     @property
-    def choices(self) -> int:
-        """How many choices are generated for each prompt."""
-        return self.returned
+    def end_user(self) -> str | None:
+        """Whom the client names as the one for whom it asks."""
+        return self.user
 
     @property
     def returned(self) -> int:
@@ -198,19 +126,29 @@ class GenerationBody(BaseModel):
         return self.n or 1
 
     @property
-    def alternatives(self) -> int | None:
-        """Beside how many others each token is told with its log probability, None if it is not."""
-        return None
-
-    @property
-    def echoes(self) -> bool:
-        """Whether a choice begins with its prompt."""
-        return False
-
-    @property
     def include_usage(self) -> bool:
         """Whether a stream ends with the usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """How many tokens may be generated, None for as many as there is room for."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts before which the output ends."""
+        return tuple(self.stop or ())
+
+    @property
+    def biases(self) -> Mapping[int, float]:
+        """What is added to the logits of tokens."""
+        return _token_biases(self.logit_bias or {})
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """The form of the output."""
+        return None if self._grammar is None else self._grammar[1]
 
     def check(self) -> None:
         """Raise `InvalidRequestError` for fields that are unknown, not supported, or out of range."""
@@ -225,38 +163,12 @@ class GenerationBody(BaseModel):
             raise InvalidRequestError(
                 "max_tokens and max_completion_tokens mean the same; set one of them", param="max_tokens"
             )
-        with self.client_names():
-            _ = self.sampling
-
-    @functools.cached_property
-    def sampling(self) -> SamplingParameters:
-        """How tokens are to be chosen. All choices have one seed: sent back, it gives the same choices again."""
-        given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
-        given.setdefault("seed", secrets.randbits(32))
-        chosen_by = 0 if self.returned < self.choices else None
-        return SamplingParameters(
-            max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
-            stop=tuple(self.stop or ()),
-            logit_bias=_token_biases(self.logit_bias or {}),
-            grammar=self._grammar[1] if self._grammar is not None else None,
-            logprobs=chosen_by if self.alternatives is None else self.alternatives,
-            prompt_logprobs=self.alternatives if self.echoes else None,
-            **given,
-        )
+        super().check()
 
     @functools.cached_property
     def _grammar(self) -> tuple[str, Grammar] | None:
         """The form of the output, and the name of the field that asks for it."""
         return read_grammar({name: getattr(self, name) for name in READERS})
-
-    @contextlib.contextmanager
-    def client_names(self) -> Iterator[None]:
-        """Let errors of the block name the field at fault as the client did."""
-        try:
-            yield
-        except RequestError as error:
-            error.param = self.client_name(error.param)
-            raise
 
     def client_name(self, param: str | None) -> str | None:
         """Return what the client called the engine's parameter `param`."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import anyio
@@ -72,6 +73,7 @@ class EventWriter:
         self._send = send
         self._headers = [*HEADERS, *((name.lower().encode(), value.encode()) for name, value in headers.items())]
         self._busy = False
+        self._stopped = False
         self._free: anyio.Event | None = None
         self._last_write = time.monotonic()
 
@@ -91,9 +93,11 @@ class EventWriter:
 
     async def stop(self) -> None:
         """Wait for a write under way; whoever writes later waits until cancelled, which cuts no event off."""
+        if self._stopped:
+            return
         if self._busy:
             await self._turn()
-        self._busy = True
+        self._busy = self._stopped = True
 
     async def end(self, events: bytes) -> None:
         """Send the last events and end the response, after all other writing."""
@@ -122,6 +126,29 @@ class EventWriter:
             await self._send({"type": "http.response.body", "body": events, "more_body": more})
         except OSError as error:
             raise ClientDisconnect from error
+
+
+async def while_pinging(writer: EventWriter, interval: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work`, which writes, with comments whenever it is silent for `interval` seconds; no event is cut off.
+
+    Raises the first error of the two, when the other one has been cancelled.
+    """
+    failure: Exception | None = None
+
+    async def guard(writing: Callable[[], Awaitable[None]]) -> None:
+        nonlocal failure
+        try:
+            await writing()
+        except Exception as error:
+            failure = failure or error
+        await writer.stop()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(guard, functools.partial(writer.ping_when_silent, interval))
+        await guard(work)
+    if failure is not None:
+        raise failure
 
 
 def _json(value: object) -> bytes:

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from llamalane.api.bodies import read_body
-from llamalane.api.chat import plan_for
 from llamalane.api.messages import Message
 from llamalane.api.openapi import answer, errors, request_body
 from llamalane.api.pooled_schemas import Detokenized, Tokenized
+from llamalane.api.questions import plan_for
 from llamalane.api.reply import Question
 from llamalane.api.schemas import check_extra_fields
 from llamalane.api.service import Service

@@ -26,7 +26,7 @@ from starlette.types import Scope
 from llamalane import __version__
 from llamalane.api.config import TracesConfig
 from llamalane.api.middleware import QUIET_PATHS, record_of, route_path
-from llamalane.api.schemas import GenerationBody
+from llamalane.api.sampling_fields import SampledBody
 from llamalane.errors import ConfigError
 from llamalane.ids import Level
 from llamalane.scheduler import EventKind, Progress, Result
@@ -34,7 +34,7 @@ from llamalane.scheduler import EventKind, Progress, Result
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SendingProvider
 
-    from llamalane.api.choices import Order
+    from llamalane.api.orders import Order
 
 PROVIDER = "llamalane"
 """What `gen_ai.provider.name` says."""
@@ -78,7 +78,7 @@ class Tracing:
 
     @contextlib.contextmanager
     def generation(
-        self, scope: Scope, operation: str, body: GenerationBody, level: Level, models: Sequence[str]
+        self, scope: Scope, operation: str, body: SampledBody, level: Level, models: Sequence[str]
     ) -> Iterator[GenerationSpan]:
         """Trace a request for as long as the block lasts; an error that leaves it is told.
 
@@ -127,7 +127,7 @@ class GenerationSpan:
         self._span.set_attribute("error.type", name)
         self._span.set_status(StatusCode.ERROR)
 
-    def tell(self, order: Order, results: Sequence[Result]) -> None:
+    def tell(self, order: Order[Any], results: Sequence[Result]) -> None:
         """Tell what became of all choices; `results` are those of the finished ones."""
         if not self._span.is_recording():
             return
@@ -151,14 +151,14 @@ class GenerationSpan:
             self._span.add_event(name, choice, begin + round(seconds * _NANOSECONDS))
 
 
-def _request_attributes(operation: str, body: GenerationBody, level: Level, model: str) -> dict[str, Any]:
+def _request_attributes(operation: str, body: SampledBody, level: Level, model: str) -> dict[str, Any]:
     """Return what is known of a request when it comes; a stop string is left out, since it is a client's text."""
     attributes = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": PROVIDER,
         "gen_ai.request.model": model,
         "gen_ai.request.stream": bool(body.stream),
-        "gen_ai.request.choice.count": body.n if body.choices > 1 else None,
+        "gen_ai.request.choice.count": body.returned if body.choices > 1 else None,
         "gen_ai.request.max_tokens": body.sampling.max_tokens,
         "gen_ai.request.temperature": body.temperature,
         "gen_ai.request.top_p": body.top_p,
@@ -171,8 +171,8 @@ def _request_attributes(operation: str, body: GenerationBody, level: Level, mode
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _response_attributes(order: Order, results: Sequence[Result], progress: Sequence[Progress]) -> dict[str, Any]:
-    prompts = progress[:: order.per_prompt]
+def _response_attributes(order: Order[Any], results: Sequence[Result], progress: Sequence[Progress]) -> dict[str, Any]:
+    prompts = progress[:: order.body.choices]
     waits = [one.wait for one in progress if one.wait is not None]
     reasons = {result.id: result.finish_reason.value for result in results}
     first_tokens = [one.first_token for one in progress if one.first_token is not None]
