@@ -264,11 +264,12 @@ class QueueList(BaseModel):
 
 
 class Health(BaseModel):
-    """That requests can be served, and which lanes take none, if there are such."""
+    """That requests can be served, and which lanes take none or get no further, if there are such."""
 
     status: str = "ok"
     lanes_down: list[str] | None = None
     lanes_paused: list[str] | None = None
+    lanes_stalled: list[str] | None = None
 
 
 class Drained(BaseModel):

@@ -124,6 +124,9 @@ class ApiConfig(Section):
     ping_after: Number = Field(default=15.0, gt=0)
     """After so many seconds without output, a comment keeps a stream's connection open. A request that fails while
     it waits for its first output is answered with an HTTP error only until then."""
+    stalled_after: Number = Field(default=60.0, gt=0)
+    """A lane that has computed one step for so many seconds is told as stalled by `/health`, which says 503 when all
+    lanes are. A step takes fractions of a second, or a few seconds on a slow machine."""
     max_body_bytes: Integer = Field(default=16 * 1024 * 1024, ge=1024)
     """The largest body of a request in bytes; a larger one is refused."""
     body_timeout: Number = Field(default=60.0, gt=0)

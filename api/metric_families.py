@@ -115,6 +115,11 @@ def lane_families(lanes: Sequence[LaneStatistics], model: str) -> Iterator[Metri
         ("lane_serving", "1 while the lane has a context.", lambda lane: lane.serving),
         ("lane_down", "1 when the lane has given up.", lambda lane: lane.down),
         ("lane_paused", "1 while the lane finishes what runs on it and takes nothing new.", lambda lane: lane.paused),
+        (
+            "lane_step_age_seconds",
+            "Time since the step under way began; 0 while there is nothing to compute.",
+            lambda lane: lane.step_age,
+        ),
         ("lane_places", "Places of the lane.", lambda lane: lane.places),
         ("lane_running", "Requests that hold a place of the lane.", lambda lane: lane.running),
         ("lane_kv_cells", "KV cells of the lane.", lambda lane: lane.cells),

@@ -143,13 +143,20 @@ def _add_health_routes(router: APIRouter, service: Service) -> None:
     @router.head("/health", include_in_schema=False)
     @router.head("/v1/health", include_in_schema=False)
     async def health() -> JSONResponse:
-        """Tell whether requests can be served, and which lanes are out or paused."""
+        """Tell whether requests can be served, and which lanes are out, paused or stalled."""
         lanes = service.ready_engine().stats().lanes
         down = [lane.name for lane in lanes if lane.down]
         if len(down) == len(lanes):
             raise LaneDownError("every lane has failed too often in a row; restart the server")
+        stalled = [lane.name for lane in lanes if lane.step_age > service.api.stalled_after]
+        if len(down) + len(stalled) == len(lanes):
+            raise LaneDownError(
+                f"no lane has finished its step within {service.api.stalled_after:g} s; is a device stuck? "
+                "Restart the server if it does not go on"
+            )
         paused = [lane.name for lane in lanes if lane.paused]
-        notes = {name: lanes for name, lanes in (("lanes_down", down), ("lanes_paused", paused)) if lanes}
+        told = {"lanes_down": down, "lanes_paused": paused, "lanes_stalled": stalled}
+        notes = {name: names for name, names in told.items() if names}
         return JSONResponse({"status": "ok", **notes})
 
     @router.get(

@@ -106,6 +106,10 @@ class LaneLedger:
             self.step_rows.observe(report.decode_rows)
             self.step_tokens.observe(report.decode_rows + report.prefill_tokens)
 
+    def step_age(self, now: float) -> float:
+        """Return about how many seconds ago the step under way began; 0 while the lane has nothing to compute."""
+        return max(0.0, now - self.step_began) if any(self._under_way()) else 0.0
+
     def observe_copy(self, copied: Copied) -> None:
         """Take note of how long it took to give a request a prefix that another sequence holds."""
         token_seconds = self.model.token_seconds

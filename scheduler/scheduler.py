@@ -69,6 +69,11 @@ class Scheduler:
             self._doorbell.ring_from_thread()
 
     @property
+    def now(self) -> float:
+        """The moment on the scheduler's clock."""
+        return self._clock.now()
+
+    @property
     def queue(self) -> WaitingQueue[Request]:
         """Who waits."""
         return self._life.queue

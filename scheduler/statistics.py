@@ -42,6 +42,8 @@ class LaneStatistics:
         cells, reserved_cells, paused_cells, kept_cells: KV cells in all, promised to running requests, held by paused
             ones, and kept for requests that continue a finished one.
         evictions: how often kept cells were given up.
+        step_age: about how many seconds ago the step under way began; 0 while the lane has nothing to compute. A lane
+            whose device hangs is told by it: steps take a fraction of a second, or a few on a slow machine.
         abandoned_steps: steps that were broken off for a more urgent request.
         step_seconds, step_rows, step_tokens: of each step, its time, the rows of generated tokens, and all tokens.
     """
@@ -65,6 +67,7 @@ class LaneStatistics:
     kept_cells: int
     evictions: int
     paused: bool = False
+    step_age: float = 0.0
     step_seconds: HistogramSnapshot = NOTHING
     step_rows: HistogramSnapshot = NOTHING
     step_tokens: HistogramSnapshot = NOTHING
@@ -110,7 +113,7 @@ def take_statistics(state: EngineState, scheduler: Scheduler | None) -> EngineSt
         waiting=dict(scheduler.queue.sizes),
         waiting_tokens=scheduler.queue.tokens,
         running=dict(scheduler.running),
-        lanes=tuple(_lane(ledger) for ledger in scheduler.ledgers.values()),
+        lanes=tuple(_lane(ledger, scheduler.now) for ledger in scheduler.ledgers.values()),
         counters=scheduler.counters.copy(),
         host=stowage.statistics,
         restored_tokens=stowage.restored_tokens,
@@ -121,7 +124,7 @@ def take_statistics(state: EngineState, scheduler: Scheduler | None) -> EngineSt
     )
 
 
-def _lane(ledger: LaneLedger) -> LaneStatistics:
+def _lane(ledger: LaneLedger, now: float) -> LaneStatistics:
     lane = ledger.lane
     region = lane.region.statistics()
     return LaneStatistics(
@@ -144,6 +147,7 @@ def _lane(ledger: LaneLedger) -> LaneStatistics:
         kept_cells=region.kept,
         evictions=region.evictions,
         paused=lane.withheld,
+        step_age=ledger.step_age(now),
         step_seconds=ledger.step_seconds.snapshot(),
         step_rows=ledger.step_rows.snapshot(),
         step_tokens=ledger.step_tokens.snapshot(),

@@ -173,6 +173,7 @@ class ScriptedEngine:
     plays: list[Play] = field(default_factory=list)
     state: EngineState = EngineState.READY
     lanes_down: Sequence[bool] = (False,)
+    step_ages: Sequence[float] = (0.0, 0.0)
     waiting_tokens: int = 40
     config: EngineConfig = CONFIG
     explanations: Sequence[Explanation] = ()
@@ -223,7 +224,10 @@ class ScriptedEngine:
             waiting={Level(5): 4},
             waiting_tokens=self.waiting_tokens,
             running={Level(1): 3},
-            lanes=tuple(_lane(index, down) for index, down in enumerate(self.lanes_down)),
+            lanes=tuple(
+                _lane(index, down, age)
+                for index, (down, age) in enumerate(zip(self.lanes_down, self.step_ages, strict=False))
+            ),
             counters=Counters(
                 admitted=6,
                 finished=2,
@@ -308,13 +312,14 @@ def prompts_of(handles: Iterable[ScriptedHandle]) -> list[object]:
     return [handle.prompt for handle in handles]
 
 
-def _lane(index: int, down: bool) -> LaneStatistics:
+def _lane(index: int, down: bool, step_age: float) -> LaneStatistics:
     return LaneStatistics(
         name=f"lane{index}",
         kind="CpuStream",
         priority_enforced=False,
         serving=not down,
         down=down,
+        step_age=step_age,
         places=8,
         running=3,
         steps=11,

@@ -58,6 +58,26 @@ async def test_health_tells_of_lanes_that_are_out() -> None:
         assert answer.json()["error"]["code"] == "lane_down"
 
 
+async def test_health_tells_of_lanes_whose_device_hangs() -> None:
+    both = (False, False)
+    for down, ages, status, body in (
+        (both, (59.0, 0.0), 200, {"status": "ok"}),
+        (both, (61.0, 0.0), 200, {"status": "ok", "lanes_stalled": ["lane0"]}),
+    ):
+        async with client_of(create_app(as_engine(ScriptedEngine(lanes_down=down, step_ages=ages)))) as client:
+            answer = await client.get("/health")
+            assert (answer.status_code, answer.json()) == (status, body)
+    for down in (both, (False, True)):
+        engine = ScriptedEngine(lanes_down=down, step_ages=(61.0, 0.0 if down[1] else 61.0))
+        async with client_of(create_app(as_engine(engine))) as client:
+            answer = await client.get("/health")
+            assert answer.status_code == 503
+            assert "is a device stuck" in answer.json()["error"]["message"]
+    patient = ApiConfig(stalled_after=100)
+    async with client_of(create_app(as_engine(ScriptedEngine(step_ages=(61.0, 0.0))), api=patient)) as client:
+        assert (await client.get("/health")).json() == {"status": "ok"}
+
+
 @pytest.mark.parametrize("path", ["/health", "/v1/health"])
 async def test_health_can_be_asked_without_its_body(path: str) -> None:
     async with client_of(create_app(as_engine(ScriptedEngine()), api=ApiConfig(api_key=SecretStr("sesame")))) as client:

@@ -198,3 +198,18 @@ def test_what_goes_to_host_memory_and_comes_back_is_told_in_bytes(start: Start) 
     assert told.stowed_bytes > 0
     assert 0 < told.restored_bytes <= told.stowed_bytes
     assert told.restored_tokens > 0
+
+
+def test_a_step_ages_only_while_the_lane_has_something_to_compute(start: Start) -> None:
+    harness = start([1], limit=LIMIT)
+    harness.clock.advance(100.0)
+    assert statistics(harness).lanes[0].step_age == 0.0
+    harness.submit(2, prompt="hello", max_tokens=2)
+    harness.tick()
+    harness.clock.advance(70.0)
+    assert statistics(harness).lanes[0].step_age == 70.0
+    harness.step()
+    assert statistics(harness).lanes[0].step_age == 0.0
+    harness.finish()
+    harness.clock.advance(100.0)
+    assert statistics(harness).lanes[0].step_age == 0.0
