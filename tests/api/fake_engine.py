@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -89,12 +90,15 @@ class ScriptedHandle:
         self.state = RequestState.WAITING
         self.cancelled = 0
         self.ended = False
+        self.gone = threading.Event()
+        """Set when it was cancelled, for whoever waits on another thread."""
         self._cancel = anyio.Event()
 
     def cancel(self) -> None:
         if not self.ended:
             self.cancelled += 1
             self._cancel.set()
+            self.gone.set()
 
     @property
     def progress(self) -> Progress:

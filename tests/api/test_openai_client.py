@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
@@ -189,3 +191,51 @@ def test_an_error_in_a_stream_reaches_the_client() -> None:
         assert next(stream).choices[0].text == "one"
         with pytest.raises(openai.APIError, match="queue is full"):
             next(stream)
+
+
+class Endless(Play):
+    """Says one word, and nothing more."""
+
+    def __init__(self) -> None:
+        super().__init__(["one", "two"], release=anyio.Event(), before_release=1)
+
+
+@pytest.fixture
+def endless() -> Iterator[tuple[ScriptedEngine, str]]:
+    """An engine whose first requests never end, and its address."""
+    engine = ScriptedEngine([Endless() for _ in range(3)])
+    with served(create_app(as_engine(engine))) as url:
+        yield engine, f"{url}/v1"
+
+
+def test_a_client_that_lost_its_patience_leaves_nothing_behind(endless: tuple[ScriptedEngine, str]) -> None:
+    engine, url = endless
+    with openai.OpenAI(base_url=url, api_key="none", timeout=0.2, max_retries=1) as client:
+        with pytest.raises(openai.APITimeoutError):
+            client.completions.create(model="scripted", prompt="x")
+        for handle in engine.handles:
+            assert handle.gone.wait(10)
+        assert [handle.cancelled for handle in engine.handles] == [1, 1], "it asks once more by itself"
+        stream = client.completions.create(model="scripted", prompt="x", stream=True)
+        with pytest.raises(openai.APITimeoutError):
+            list(stream)
+        assert engine.handles[2].gone.wait(10)
+        assert client.completions.create(model="scripted", prompt="x").choices[0].text == "Hello, world"
+
+
+def test_closing_a_stream_cancels_its_request(endless: tuple[ScriptedEngine, str]) -> None:
+    engine, url = endless
+    with openai.OpenAI(base_url=url, api_key="none") as client:
+        with client.completions.create(model="scripted", prompt="x", stream=True) as stream:
+            assert next(stream).choices[0].text == "one"
+        assert engine.handles[0].gone.wait(10)
+
+
+@pytest.mark.anyio
+async def test_cancelling_the_task_of_a_client_cancels_its_request(endless: tuple[ScriptedEngine, str]) -> None:
+    engine, url = endless
+    async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
+        with anyio.move_on_after(0.2) as scope:
+            await client.chat.completions.create(model="scripted", messages=MESSAGES)
+        assert scope.cancelled_caught
+        assert await anyio.to_thread.run_sync(engine.handles[0].gone.wait, 10)
