@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from llamalane.api.config import ApiConfig
 from llamalane.api.keys import Caller
 from llamalane.api.middleware import RequestRecord, record_of
 from llamalane.api.orders import Endpoint, EventStream, Order, submit_all
+from llamalane.api.pings import describe_first
 from llamalane.api.prioritized import PrioritizedResponse
 from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.sampling_fields import SampledBody
@@ -98,6 +100,8 @@ class GenerationAnswer(PrioritizedResponse):
     async def _stream(self, level: Level, writer: EventWriter) -> bytes:
         with self._body.client_names():
             async with self._submit(level) as order:
+                requests = [handle.id for handle in order.handles]
+                writer.describe = functools.partial(describe_first, self._engine, requests)
                 self._events = self._endpoint.stream(order, writer, self._results.append)
                 return await self._events.run(self._api.ping_after)
 

@@ -122,8 +122,8 @@ class ApiConfig(Section):
     ssl_keyfile: FilePath | None = Field(default=None)
     """Its private key (PEM); null if that is in the certificate's file."""
     ping_after: Number = Field(default=15.0, gt=0)
-    """After so many seconds without output, a comment keeps a stream's connection open. A request that fails while
-    it waits for its first output is answered with an HTTP error only until then."""
+    """After so many seconds without output, a comment keeps a stream's connection open, and says where the request
+    stands. A request that fails while it waits for its first output is answered with an HTTP error only until then."""
     stalled_after: Number = Field(default=60.0, gt=0)
     """A lane that has computed one step for so many seconds is told as stalled by `/health`, which says 503 when all
     lanes are. A step takes fractions of a second, or a few seconds on a slow machine."""

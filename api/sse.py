@@ -13,7 +13,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
 DONE = b"data: [DONE]\n\n"
-PING = b": waiting\n\n"
+WAITING = "waiting"
+"""What a comment says where nothing more is known."""
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -25,6 +26,11 @@ HEADERS = (
 def encode_event(data: Mapping[str, Any]) -> bytes:
     """Return `data` as one event."""
     return b"data: " + _json(data) + b"\n\n"
+
+
+def encode_comment(text: str) -> bytes:
+    """Return a comment of one line, which clients drop."""
+    return b": %s\n\n" % text.encode()
 
 
 class TextFrame:
@@ -66,10 +72,13 @@ class EventWriter:
 
     The response's head goes out with the first event: until then, `begun` is false, and the answer can still be
     another one. Raises `ClientDisconnect` when the server says that nobody listens any more.
+
+    `describe` says what a comment tells that is sent while there is nothing else, on one line.
     """
 
     def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
         self.begun = False
+        self.describe: Callable[[], str] = lambda: WAITING
         self._send = send
         self._headers = [*HEADERS, *((name.lower().encode(), value.encode()) for name, value in headers.items())]
         self._busy = False
@@ -108,7 +117,7 @@ class EventWriter:
         while True:
             silence = time.monotonic() - self._last_write
             if silence >= interval:
-                await self.write(PING)
+                await self.write(encode_comment(self.describe()))
             else:
                 await anyio.sleep(interval - silence)
 

@@ -40,6 +40,7 @@ from llamalane.scheduler.room import ParkReason
 from llamalane.scheduler.served_models import ModelInfo, ServedModel
 from llamalane.scheduler.sliding_histogram import Quantiles, SlidingHistogram
 from llamalane.scheduler.spelling import Token
+from llamalane.scheduler.standing import Standing
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
 from llamalane.streams import FinishReason, Grammar, GrammarPart, Parking, SamplingParameters, llama
 
@@ -101,6 +102,7 @@ __all__ = [
     "ScoredToken",
     "ServedModel",
     "SlidingHistogram",
+    "Standing",
     "StepRecord",
     "StopWhen",
     "StreamsConfig",

@@ -165,6 +165,7 @@ class BlockingEngine:
     spell = _waiting(_on_the_loop(Engine.spell))
     stats = _waiting(_on_the_loop(Engine.stats))
     explain = _waiting(_on_the_loop(Engine.explain))
+    standing = _waiting(_on_the_loop(Engine.standing))
     queue = _waiting(_on_the_loop(Engine.queue))
     cancel = _waiting(_on_the_loop(Engine.cancel))
     set_priority = _waiting(_on_the_loop(Engine.set_priority))

@@ -31,6 +31,7 @@ from llamalane.scheduler.request import Request
 from llamalane.scheduler.result import EmbeddingResult, Result
 from llamalane.scheduler.served_models import ModelInfo, ServedModel
 from llamalane.scheduler.spelling import Token
+from llamalane.scheduler.standing import Standing
 from llamalane.scheduler.statistics import EngineStatistics, take_statistics
 from llamalane.streams import Grammar
 
@@ -249,6 +250,10 @@ class Engine(EngineLife):
     def queue(self) -> list[Explanation]:
         """Tell it of all requests: those that wait, in the order of their turns, then those that run."""
         return self._parts().scheduler.explain_all()
+
+    def standing(self, request: RequestId) -> Standing:
+        """Tell where a request stands, in short, for whoever asks often; raises what `explain` raises."""
+        return self._parts().scheduler.standing(request)
 
     @property
     def view(self) -> LiveView:

@@ -308,6 +308,10 @@ class Lifecycle:
             request = ledger.get(told.request)
             if request is not None and request.state in UNFINISHED:
                 request.note_prompt(told.scores)
+        for progress in report.prompts:
+            request = ledger.get(progress.request)
+            if request is not None:
+                request.computed = progress.computed
         for output in report.outputs:
             request = ledger.get(output.request)
             if request is not None:
@@ -345,7 +349,7 @@ class Lifecycle:
         if missing > 0 and first_time:
             self.counters.cached_tokens -= missing
             request.cached -= missing
-        request.reused = copied.length
+        request.reused = request.computed = copied.length
 
     def _on_output(self, request: Request, output: RowOutput) -> None:
         unfinished = request.state in UNFINISHED

@@ -76,6 +76,7 @@ class Request:
         share: the prefix that it takes from another sequence, since it was put on its present lane.
         reused: tokens that its lane need not compute since it was put there last: kept, shared or saved.
         since_join: tokens generated since it was put on its present lane.
+        computed: of the tokens that go before the first of these, how many its cells are known to hold.
         shift: how it goes on when its sequence is full; None where it ends there, or before.
         dropped: tokens that its sequence has lost in this way.
         grammar: what its output follows.
@@ -112,6 +113,7 @@ class Request:
     cached: int = 0
     reused: int = 0
     since_join: int = 0
+    computed: int = 0
     admitted_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None
@@ -218,12 +220,13 @@ class Request:
         self.handed_over = False
         saved, self.saved = self.saved, None
         shared = self.share.length if self.share is not None else 0
-        self.reused = saved.length if saved is not None else max(self.lease.cached, shared)
+        self.computed = saved.length if saved is not None else self.lease.cached
+        self.reused = max(self.computed, shared) if saved is None else saved.length
         return Join(
             request=self.id,
             sequence=self.lease.sequence,
             tokens=self.history,
-            cached=saved.length if saved is not None else self.lease.cached,
+            cached=self.computed,
             generated=len(self.generated),
             max_tokens=self.max_tokens - len(self.generated),
             sampling=self.sampling,

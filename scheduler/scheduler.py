@@ -28,6 +28,7 @@ from llamalane.scheduler.queue import Slot, WaitingQueue
 from llamalane.scheduler.request import Request
 from llamalane.scheduler.room import RoomMaker
 from llamalane.scheduler.rules import Rules
+from llamalane.scheduler.standing import Standing, Standings
 from llamalane.streams import LaneFailed, LaneMessage, PoolLane, StepReport, StreamPool
 
 
@@ -39,6 +40,7 @@ class Scheduler:
         self.rules = rules
         self._life = Lifecycle(pool, rules, clock=clock, observer=observer)
         self.view = LiveView(self._life, clock)
+        self._standings = Standings(self._life)
         self._roster = self._life.roster
         self._models = tuple(dict.fromkeys(lane.model for lane in pool.lanes))
         """Whose lanes there are: each model's requests wait in a line of their own."""
@@ -201,6 +203,10 @@ class Scheduler:
     def explain_all(self) -> list[Explanation]:
         """Tell it of all requests: those that wait, in the order of their turns, then those that run."""
         return explain_all(self._life, self.rules, self._clock.now())
+
+    def standing(self, request: RequestId) -> Standing:
+        """Tell where a request stands, in short; raises `KeyError` for one that neither waits nor runs."""
+        return self._standings.find(request, self._clock.now())
 
     # Receive
 

@@ -31,6 +31,7 @@ from llamalane.streams.shift import ContextShift
 from llamalane.streams.steps import (
     FinishReason,
     Join,
+    PromptProgress,
     PromptScores,
     RowOutput,
     StepReport,
@@ -205,6 +206,7 @@ class Lane(LaneThread[StepContext]):
             started=tuple(work.started),
             outputs=tuple(outputs),
             prompt_scores=tuple(prompt_scores),
+            prompts=tuple(PromptProgress(row.join.request, row.computed) for row in work.prompts),
             decode_rows=work.decode_rows,
             prefill_tokens=work.prefill_tokens,
             times=times,

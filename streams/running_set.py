@@ -55,7 +55,7 @@ class Work:
 
     Row number i of `outputs` chooses by the step's logits number ``places[i]``; further ones are for `measured`.
     `started` are requests that have their first part in it. `decoding` are the rows that decode, in the order of their
-    turns; `sitting_out` have no part, though they could have had one.
+    turns, and `prompts` those whose prompts are computed; `sitting_out` have no part, though they could have had one.
     """
 
     outputs: list[Row] = field(default_factory=list)
@@ -65,6 +65,7 @@ class Work:
     prefill_tokens: int = 0
     started: list[RequestId] = field(default_factory=list)
     decoding: list[Row] = field(default_factory=list)
+    prompts: list[Row] = field(default_factory=list)
     sitting_out: list[Row] = field(default_factory=list)
 
     @property
@@ -181,6 +182,7 @@ class RunningSet:
             if count == 0:
                 break
             chosen.append((row, count))
+            work.prompts.append(row)
             budget -= count
             work.prefill_tokens += count
         work.sitting_out = list(set(ready).difference(row for row, _ in chosen))

@@ -301,6 +301,14 @@ class PromptScores:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """A request whose prompt had a part in a step: its cells hold the first `computed` tokens now."""
+
+    request: RequestId
+    computed: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepTimes:
     """Where one step's time went, in seconds."""
 
@@ -330,6 +338,7 @@ class StepReport:
         started: requests that had their first rows in this step.
         outputs: what each row gained.
         prompt_scores: what the step tells of prompts.
+        prompts: how far the prompts are that had a part in the step.
         decode_rows: rows that computed one generated token.
         prefill_tokens: prompt tokens computed.
         times: None when nothing was computed.
@@ -347,6 +356,7 @@ class StepReport:
     started: tuple[RequestId, ...] = ()
     outputs: tuple[RowOutput, ...] = ()
     prompt_scores: tuple[PromptScores, ...] = ()
+    prompts: tuple[PromptProgress, ...] = ()
     decode_rows: int = 0
     prefill_tokens: int = 0
     times: StepTimes | None = None

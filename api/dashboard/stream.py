@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from llamalane.api.answers import while_connected
 from llamalane.api.dashboard.feed import Feed
-from llamalane.api.sse import PING, EventWriter, encode_event
+from llamalane.api.sse import WAITING, EventWriter, encode_comment, encode_event
 from llamalane.errors import TooManyViewersError
 from llamalane.scheduler import Engine, EngineState
 
@@ -89,7 +89,7 @@ class EventStream(Response):
             with anyio.move_on_after(self._pace.silence):
                 await recorder.wait(version)
             if recorder.version == version:
-                await writer.write(PING)
+                await writer.write(encode_comment(WAITING))
                 continue
             version, over = recorder.version, self._over()
             await writer.write(encode_event(feed.update()))

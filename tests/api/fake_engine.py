@@ -36,6 +36,7 @@ from llamalane.scheduler import (
     Result,
     SamplingParameters,
     ServedModel,
+    Standing,
     SubmitOptions,
     TextPiece,
     Timings,
@@ -181,6 +182,8 @@ class ScriptedEngine:
     waiting_tokens: int = 40
     config: EngineConfig = CONFIG
     explanations: Sequence[Explanation] = ()
+    standings: Sequence[Standing] = ()
+    """Where the requests stand, in the order of their submission."""
     chat_template: ChatTemplate = field(default_factory=plain_template)
     handles: list[ScriptedHandle] = field(default_factory=list)
     submissions: int = 0
@@ -249,6 +252,10 @@ class ScriptedEngine:
 
     def explain(self, request: RequestId) -> Explanation:
         return {explanation.request: explanation for explanation in self.explanations}[request]
+
+    def standing(self, request: RequestId) -> Standing:
+        standings = zip(self.handles, self.standings, strict=False)
+        return {handle.id: standing for handle, standing in standings if not handle.ended}[request]
 
     def enter(self, state: EngineState) -> None:
         self.state = state

@@ -166,7 +166,7 @@ def test_a_client_that_leaves_after_a_comment_is_dropped_from_the_queue(tiny_mod
         waiting = observed.begin(**ENDLESS, stream=True)
         second = observed.wait_for(EventKind.ACCEPTED)
         received = b""
-        while b": waiting\n\n" not in received:
+        while b": queued, position 1 of 1\n\n" not in received:
             received += waiting.recv(1000)
         assert received.startswith(b"HTTP/1.1 200")
         waiting.close()

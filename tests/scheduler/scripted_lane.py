@@ -28,6 +28,7 @@ from llamalane.streams import (
     Park,
     Parked,
     Parking,
+    PromptProgress,
     Rank,
     Restore,
     Restored,
@@ -412,12 +413,15 @@ class ScriptedLane:
         budget = min(max(self._prefill_tokens, 1), self.max_step_tokens - len(part))
         outputs: list[RowOutput] = []
         started: list[RequestId] = []
+        computing: list[ScriptedRow] = []
         computed = 0
         for row in [*part, *prompts]:
             count = 1 if row in part else min(budget - computed, row.ready)
             if count == 0:
                 break
-            computed += count if row in prompts else 0
+            if row in prompts:
+                computing.append(row)
+                computed += count
             if not row.started:
                 started.append(row.join.request)
             row.started = True
@@ -433,6 +437,7 @@ class ScriptedLane:
                 parked=tuple(parked),
                 started=tuple(started),
                 outputs=tuple(outputs),
+                prompts=tuple(PromptProgress(row.join.request, row.computed) for row in computing),
                 decode_rows=len(part),
                 prefill_tokens=computed,
                 times=StepTimes(begin=0.0, decode=self._step_seconds(len(part), computed), sample=0.0, idle=0.0),

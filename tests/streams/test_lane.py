@@ -74,6 +74,7 @@ def test_a_long_prompt_is_computed_in_chunks_of_the_plan_s_size(
     start().post(plan(1, join("a", 0, PROMPT, max_tokens=2, sampling=ENDLESS), prefill_tokens=7))
     reports = inbox.reports_until("a")
     assert [report.prefill_tokens for report in reports] == [7, 7, 6, 0]
+    assert [[one.computed for one in report.prompts] for report in reports] == [[7], [14], [20], []]
     assert [len(report.outputs) for report in reports] == [0, 0, 1, 1]
     assert shortfall(model, PROMPT, tokens_of("a", reports)) < ROUNDING
 
