@@ -265,6 +265,40 @@ def floor(
 
 
 @app.command()
+def streaming(
+    model: Model = None,
+    streams: Annotated[int, typer.Option(help="Clients who stream at once.", metavar="N", min=1, max=256)] = 64,
+    seconds: Annotated[float, typer.Option(help="How long it is measured, twice.", min=1)] = 8.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds under load that go before.", min=0)] = 3.0,
+    threads: Threads = None,
+    words: Words = 12,
+    tokens: Tokens = 160,
+    seed: Annotated[int, typer.Option(help="Chooses the prompts.", metavar="N", min=0)] = 1,
+    json: JsonFile = None,
+) -> None:
+    """Measure what it costs to encode and send the tokens of many streams. A tiny model makes most of them."""
+    with _needed_packages():
+        from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench.machine import describe_machine  # noqa: PLC0415
+        from llamalane.bench.report import to_json  # noqa: PLC0415
+        from llamalane.bench.streaming import measuring  # noqa: PLC0415
+    setup = runs.setup(model, 1, threads, 256)
+    plan = measuring.StreamingPlan(
+        model=setup.model,
+        threads=setup.threads,
+        workload=runs.workload(words, tokens),
+        streams=streams,
+        seconds=seconds,
+        warm_up=warm_up,
+        seed=seed,
+    )
+    report = anyio.run(measuring.measure_streaming, plan, describe_machine(), _tell)
+    print(measuring.streaming_markdown(report))
+    if json is not None:
+        json.write_text(to_json(report))
+
+
+@app.command()
 def sampling(
     model: Model = None,
     rounds: Annotated[int, typer.Option(help="How often each chain of samplers is measured.", metavar="N", min=1)] = 5,

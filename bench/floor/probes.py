@@ -38,7 +38,7 @@ class Split:
         interpreter: what of `lane.decode` was spent waiting for the interpreter, after llama.cpp had finished; None
             where it cannot be told.
         loop: CPU time of the event loop's thread.
-        parts: time of it for each of `PARTS`, what it waited included.
+        parts: time of it for each of `PARTS`, by the clock of the probes.
     """
 
     lane: LaneTimes
@@ -58,9 +58,13 @@ class Split:
 
 
 class Probes:
-    """The probes of one process. Made on the event loop's thread; `open_context` is for its engine."""
+    """The probes of one process. Made on the event loop's thread; `open_context` is for its engine.
 
-    def __init__(self) -> None:
+    `clock` times the parts: by default with what the loop's thread waited meanwhile, for the interpreter as for a core.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._decode = DecodeWatch()
         self._seconds: Counter[str] = Counter()
         self._inner = threading.local()
@@ -103,12 +107,12 @@ class Probes:
 
         @functools.wraps(function)
         def timed(*arguments: Any, **options: Any) -> Any:
-            begin, outer = time.perf_counter(), inner.get("seconds", 0.0)
+            begin, outer = self._clock(), inner.get("seconds", 0.0)
             inner["seconds"] = 0.0
             try:
                 return function(*arguments, **options)
             finally:
-                seconds = time.perf_counter() - begin
+                seconds = self._clock() - begin
                 self._seconds[part] += seconds - inner["seconds"]
                 inner["seconds"] = outer + seconds
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -26,13 +28,14 @@ PROBES = "/bench/probes"
 class ProbedServer:
     """Stands in for what `llamalane serve` makes its engine and its app with."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._probes: Probes | None = None
         self._on = contextlib.ExitStack()
 
     def make_engine(self, config: EngineConfig) -> Engine:
         """Return the engine; called on the event loop."""
-        self._probes = Probes()
+        self._probes = Probes(self._clock)
         return Engine(config, open_context=self._probes.open_context)
 
     def make_app(self, engine: Engine, *, api: ApiConfig) -> FastAPI:
@@ -52,8 +55,11 @@ class ProbedServer:
 
         return app
 
+    def serve(self, arguments: Sequence[str]) -> None:
+        """Run `llamalane serve` with these arguments."""
+        vars(serving).update(Engine=self.make_engine, create_app=self.make_app)
+        main(["serve", *arguments])
+
 
 if __name__ == "__main__":
-    server = ProbedServer()
-    vars(serving).update(Engine=server.make_engine, create_app=server.make_app)
-    main(["serve", *sys.argv[1:]])
+    ProbedServer().serve(sys.argv[1:])

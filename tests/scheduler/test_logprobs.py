@@ -81,6 +81,7 @@ def write(pieces: Pieces, stop: Sequence[str]) -> tuple[list[tuple[str, tuple[Ou
 @example(pieces=[b"\xe2", b"a"], stop=["a"])
 @example(pieces=[b"\xef\xbf", b"\xbd", b"a"], stop=["a"])
 @example(pieces=[b"a", b"", b"\xe2\x82", b"\xac", b""], stop=[])
+@example(pieces=[b"\xc2", b"", b"\x80"], stop=[])
 def test_exactly_the_tokens_of_the_text_come_each_with_its_first_character(pieces: Pieces, stop: list[str]) -> None:
     shown, logprobs, count = write(pieces, stop)
     text = "".join(piece for piece, _ in shown)
@@ -90,7 +91,7 @@ def test_exactly_the_tokens_of_the_text_come_each_with_its_first_character(piece
     for token in range(count):
         begin, end = offsets[token], offsets[token + 1]
         touched = [number for number, (first, last) in enumerate(spans) if first < end and begin < last]
-        if touched and touched[0] < len(text):
+        if begin < end and touched and touched[0] < len(text):
             expected.append((token, touched[0]))
     assert [(token.id, token.start) for _, tokens in shown for token in tokens] == expected
     assert [(token.id, token.start) for token in logprobs.released] == expected
