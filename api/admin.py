@@ -14,6 +14,7 @@ from llamalane.api.answer_schemas import Drained, LaneSwitched, RequestsCancelle
 from llamalane.api.authentication import caller_of
 from llamalane.api.bodies import explain
 from llamalane.api.errors import lane_not_found, request_not_found
+from llamalane.api.field_schemas import level_or_name
 from llamalane.api.openapi import answer, errors, request_body
 from llamalane.api.priority import choose_level
 from llamalane.api.service import Service
@@ -39,7 +40,7 @@ class PriorityBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    priority: Any
+    priority: Annotated[Any, level_or_name(optional=False)]
 
 
 def admin_router(service: Service) -> APIRouter:

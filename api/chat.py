@@ -40,30 +40,12 @@ class ChatBody(GenerationBody):
 
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Within(0, MAX_TOP_LOGPROBS)] | None = None
-    messages: Annotated[
-        list[Message],
-        Field(min_length=1, max_length=10_000),
-        WithJsonSchema(
-            {
-                "type": "array",
-                "minItems": 1,
-                "items": {
-                    "type": "object",
-                    "properties": {"role": {"type": "string"}, "content": {"type": ["string", "null"]}},
-                    "required": ["role"],
-                },
-            }
-        ),
-    ]
-    tools: Annotated[
-        list[ToolField] | None,
-        Field(max_length=MAX_TOOLS),
-        WithJsonSchema({"type": "array", "items": {"type": "object"}}),
-    ] = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
+    tools: Annotated[list[ToolField] | None, Field(max_length=MAX_TOOLS)] = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Annotated[str | None, WithJsonSchema({"enum": [*EFFORTS, None]})] = None
     include_reasoning: bool | None = None
 
     @functools.cached_property

@@ -6,9 +6,10 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainValidator, WithJsonSchema
+from pydantic import PlainValidator
 from pydantic_core import PydanticCustomError
 
+from llamalane.api.field_schemas import texts_or_tokens
 from llamalane.api.pooled import MAX_INPUTS, PooledAnswer, PooledBody, PooledEndpoint, usage_of
 from llamalane.api.pooled_schemas import EmbeddingList
 from llamalane.api.schemas import Prompt, read_prompts
@@ -40,7 +41,7 @@ class EmbeddingBody(PooledBody):
     input: Annotated[
         list[Prompt],
         PlainValidator(_inputs),
-        WithJsonSchema({"description": "a text, a list of texts, token ids, or a list of lists of them"}),
+        texts_or_tokens(MAX_INPUTS),
     ]
     encoding_format: Encoding | None = None
     dimensions: int | None = None

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from llamalane.api.field_schemas import CONTENT, close
 from llamalane.api.reply import Call, Turn
 from llamalane.errors import InvalidRequestError
 
@@ -44,7 +45,7 @@ def _part(part: Any, index: int) -> str:
     return text
 
 
-class CalledFunction(BaseModel):
+class MessageFunction(BaseModel):
     """The function that was called; its arguments are JSON, as far as the model got that right.
 
     `parsed_arguments` is what OpenAI's client made of them, and not looked at.
@@ -57,26 +58,26 @@ class CalledFunction(BaseModel):
     parsed_arguments: Any = None
 
 
-class ToolCall(BaseModel):
+class MessageCall(BaseModel):
     """A call of a tool, as it stood in an answer."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     id: Annotated[str, Field(min_length=1)]
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: MessageFunction
     index: int | None = None
 
 
 class Message(BaseModel):
     """One message of a chat; `parsed` is what OpenAI's client made of its content, and not looked at."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, json_schema_extra=close)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, PlainValidator(_content)] = None
+    content: Annotated[str | None, PlainValidator(_content), CONTENT] = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[MessageCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None

@@ -155,7 +155,9 @@ def docs_router() -> APIRouter:
 def _hoist(part: Any, schemas: dict[str, Any]) -> None:
     """Move every `$defs` in a part of the description to where its references look for it."""
     if isinstance(part, dict):
-        schemas.update(part.pop("$defs", {}))
+        for name, schema in part.pop("$defs", {}).items():
+            if schemas.setdefault(name, schema) != schema:
+                raise RuntimeError(f"two schemas are called {name}")
         for value in part.values():
             _hoist(value, schemas)
     elif isinstance(part, list):

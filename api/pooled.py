@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from llamalane.api.answers import while_connected
 from llamalane.api.config import ApiConfig
+from llamalane.api.field_schemas import TIER, close, level_or_name
 from llamalane.api.keys import Caller
 from llamalane.api.middleware import record_of
 from llamalane.api.prioritized import PrioritizedResponse
@@ -35,12 +36,12 @@ class PooledBody(BaseModel):
     what is too long is refused. `priority` and `deadline` are as for text. `model` may be left out if one is for this.
     """
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False, json_schema_extra=close)
 
     model: str | None = None
     truncate_prompt_tokens: int | None = None
-    priority: Any = None
-    service_tier: str | None = None
+    priority: Annotated[Any, level_or_name()] = None
+    service_tier: Annotated[str | None, TIER] = None
     deadline: Annotated[float, Field(gt=0)] | None = None
     user: Annotated[str, Field(max_length=MAX_USER_LENGTH)] | None = None
 

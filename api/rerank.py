@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from llamalane.api.field_schemas import DOCUMENT
 from llamalane.api.pooled import MAX_INPUTS, PooledAnswer, PooledBody, PooledEndpoint, usage_of
 from llamalane.api.pooled_schemas import Ranking
 from llamalane.scheduler import EmbedOptions, Engine
@@ -41,7 +42,7 @@ class RerankBody(PooledBody):
     documents: Annotated[
         list[str],
         PlainValidator(_documents),
-        WithJsonSchema({"type": "array", "minItems": 1, "description": 'texts, or objects such as {"text": "…"}'}),
+        WithJsonSchema({"type": "array", "items": DOCUMENT, "minItems": 1, "maxItems": MAX_INPUTS}),
     ]
     top_n: Annotated[int, Field(ge=1)] | None = None
     return_documents: bool | None = None

@@ -13,10 +13,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchema
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_after_validator_function
 
+from llamalane.api.field_schemas import TIER, above_zero, between, close, level_or_name
 from llamalane.errors import RequestError
-from llamalane.scheduler import Grammar, SamplingParameters
+from llamalane.scheduler import MAX_SEED, Grammar, SamplingParameters
 
 MAX_SUPERSEDE_LENGTH = 128
+MAX_INTEGER = 2**31 - 1
 SMALLEST_DIVISOR = 1e-30
 """Logits are 32-bit floats: divided by much less, they are no longer finite."""
 
@@ -63,22 +65,22 @@ class SampledBody(BaseModel):
     out: one model is served.
     """
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False, json_schema_extra=close)
 
     model: str | None = None
     stream: bool | None = None
-    temperature: Divisor | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repeat_penalty: Divisor | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
+    temperature: Annotated[Divisor | None, between(0, 100)] = None
+    top_k: Annotated[int | None, between(0, MAX_INTEGER)] = None
+    top_p: Annotated[float | None, above_zero(1)] = None
+    min_p: Annotated[float | None, between(0, 1)] = None
+    repeat_penalty: Annotated[Divisor | None, above_zero(100)] = None
+    repeat_last_n: Annotated[int | None, between(-1, MAX_INTEGER)] = None
+    presence_penalty: Annotated[float | None, between(-2, 2)] = None
+    frequency_penalty: Annotated[float | None, between(-2, 2)] = None
+    seed: Annotated[int | None, between(0, MAX_SEED)] = None
     ignore_eos: bool | None = None
-    priority: Any = None
-    service_tier: str | None = None
+    priority: Annotated[Any, level_or_name()] = None
+    service_tier: Annotated[str | None, TIER] = None
     deadline: Annotated[float, Field(gt=0)] | None = None
     supersede: Annotated[str, Field(min_length=1, max_length=MAX_SUPERSEDE_LENGTH)] | None = None
 

@@ -11,10 +11,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from llamalane.api.field_schemas import between, strings, texts_or_tokens, token_biases
 from llamalane.api.sampling_fields import SampledBody, Within
 from llamalane.api.structured import READERS, read_grammar
 from llamalane.errors import InvalidRequestError
-from llamalane.scheduler import Grammar
+from llamalane.scheduler import MAX_OUTPUT_TOKENS, MAX_STOP_LENGTH, MAX_STOP_STRINGS, Grammar
 
 MAX_CHOICES = 128
 MAX_BIASES = 50_000
@@ -103,10 +104,10 @@ class GenerationBody(SampledBody):
 
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream_options: Annotated[StreamOptions | None, WithJsonSchema(StreamOptions.model_json_schema())] = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    stop: Annotated[list[str] | None, BeforeValidator(_stops)] = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES)] | None = None
+    max_tokens: Annotated[int | None, between(1, MAX_OUTPUT_TOKENS)] = None
+    max_completion_tokens: Annotated[int | None, between(1, MAX_OUTPUT_TOKENS)] = None
+    stop: Annotated[list[str] | None, BeforeValidator(_stops), strings(MAX_STOP_STRINGS, MAX_STOP_LENGTH)] = None
+    logit_bias: Annotated[dict[str, float] | None, Field(max_length=MAX_BIASES), token_biases(MAX_BIASES)] = None
     response_format: Annotated[Any, WithJsonSchema({"type": "object"})] = None
     guided_json: Any = None
     guided_regex: Any = None
@@ -191,7 +192,7 @@ class CompletionBody(GenerationBody):
     prompt: Annotated[
         list[Prompt],
         PlainValidator(_prompts),
-        WithJsonSchema({"description": "a text, a list of texts, token ids, or a list of lists of them"}),
+        texts_or_tokens(MAX_PROMPTS),
     ]
 
     @property

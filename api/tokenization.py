@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.responses import JSONResponse
 
 from llamalane.api.bodies import read_body
+from llamalane.api.field_schemas import close
 from llamalane.api.messages import Message
 from llamalane.api.openapi import answer, errors, request_body
 from llamalane.api.pooled_schemas import Detokenized, Tokenized
@@ -21,7 +22,7 @@ from llamalane.scheduler import Engine
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, json_schema_extra=close)
 
     model: str | None = None
 
@@ -57,7 +58,7 @@ class TokenizeBody(_Body):
 class DetokenizeBody(_Body):
     """The body of `/detokenize`."""
 
-    tokens: list[int]
+    tokens: Annotated[list[int], WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 0}})]
 
 
 def add_tokenization_routes(router: APIRouter, service: Service) -> None:

@@ -299,6 +299,41 @@ def streaming(
 
 
 @app.command()
+def soak(
+    model: Model = None,
+    embedder: Annotated[
+        Path | None, typer.Option(help="A model that embeds, to be served beside it.", metavar="FILE.gguf")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long.", min=5)] = 600.0,
+    connections: Annotated[int, typer.Option(help="Clients at once.", metavar="N", min=1)] = 200,
+    vanishing: Annotated[float, typer.Option(help="The share of them that vanishes.", min=0, max=1)] = 0.5,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Chooses what the clients do.", metavar="N", min=0)] = 1,
+    json: JsonFile = None,
+) -> None:
+    """Overload a server with clients of whom half vanish, and look for what it has lost in the end."""
+    with _needed_packages():
+        from llamalane.bench.model import find_model  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench.report import to_json  # noqa: PLC0415
+        from llamalane.bench.soak import measuring  # noqa: PLC0415
+    plan = measuring.SoakPlan(
+        model=find_model(model),
+        embedder=None if embedder is None else find_model(embedder),
+        threads=threads or 1,
+        seconds=seconds,
+        connections=connections,
+        vanishing=vanishing,
+        seed=seed,
+    )
+    report = anyio.run(measuring.soak, plan, _tell)
+    print(measuring.soak_markdown(report))
+    if json is not None:
+        json.write_text(to_json(report))
+    if report.problems:
+        raise LlamalaneError(f"{len(report.problems)} problems were found")
+
+
+@app.command()
 def sampling(
     model: Model = None,
     rounds: Annotated[int, typer.Option(help="How often each chain of samplers is measured.", metavar="N", min=1)] = 5,

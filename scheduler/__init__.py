@@ -42,13 +42,28 @@ from llamalane.scheduler.sliding_histogram import Quantiles, SlidingHistogram
 from llamalane.scheduler.spelling import Token
 from llamalane.scheduler.standing import Standing
 from llamalane.scheduler.statistics import EngineState, EngineStatistics, LaneStatistics
-from llamalane.streams import FinishReason, Grammar, GrammarPart, Parking, SamplingParameters, llama
+from llamalane.streams import (
+    MAX_OUTPUT_TOKENS,
+    MAX_SEED,
+    MAX_STOP_LENGTH,
+    MAX_STOP_STRINGS,
+    FinishReason,
+    Grammar,
+    GrammarPart,
+    Parking,
+    SamplingParameters,
+    llama,
+)
 
 if TYPE_CHECKING:
     from llamalane.streams.llama import TEMPLATE_VARIABLES, ChatTemplate, TemplateAbilities
 
 __all__ = [
     "LEAST_URGENT",
+    "MAX_OUTPUT_TOKENS",
+    "MAX_SEED",
+    "MAX_STOP_LENGTH",
+    "MAX_STOP_STRINGS",
     "MOST_URGENT",
     "TEMPLATE_VARIABLES",
     "BlockingEngine",

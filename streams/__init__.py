@@ -4,7 +4,13 @@ from llamalane.streams.device import Device, DeviceChoice, choose_device
 from llamalane.streams.grammar import Grammar, GrammarKind, GrammarPart
 from llamalane.streams.lease import KVRegion, Lease, PoolLane
 from llamalane.streams.pool import StreamPool
-from llamalane.streams.sampling import SamplingParameters
+from llamalane.streams.sampling import (
+    MAX_OUTPUT_TOKENS,
+    MAX_SEED,
+    MAX_STOP_LENGTH,
+    MAX_STOP_STRINGS,
+    SamplingParameters,
+)
 from llamalane.streams.shift import ContextShift
 from llamalane.streams.steps import (
     Change,
@@ -43,6 +49,10 @@ from llamalane.streams.stream import CpuStream, LentStream, OffloadStream, Strea
 from llamalane.streams.token_scores import TokenScores
 
 __all__ = [
+    "MAX_OUTPUT_TOKENS",
+    "MAX_SEED",
+    "MAX_STOP_LENGTH",
+    "MAX_STOP_STRINGS",
     "Change",
     "ContextShift",
     "Copied",

@@ -78,7 +78,11 @@ class Grammar:
     @classmethod
     def choice(cls, texts: Sequence[str]) -> Self:
         """One of `texts`, of which there must be one, none of them empty."""
-        if isinstance(texts, str) or not texts or not all(isinstance(text, str) and text for text in texts):
+        if (
+            not isinstance(texts, list | tuple)
+            or not texts
+            or not all(isinstance(text, str) and text for text in texts)
+        ):
             raise InvalidRequestError(
                 f"the choices must be a list of at least one text, none of them empty; got {texts!r:.200}",
                 param="grammar",

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 
 from llamalane.api.batch import SERVERS
 from llamalane.api.bodies import LARGE_BODY, explain
+from llamalane.api.field_schemas import level_or_name
 from llamalane.errors import InvalidRequestError
 
 MAX_WINDOW = 30 * 24 * 3600
@@ -76,11 +77,11 @@ class BatchBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     input_file_id: str
-    endpoint: str
-    completion_window: str
+    endpoint: Annotated[str, WithJsonSchema({"enum": list(SERVERS)})]
+    completion_window: Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,6}[smhd]$"})]
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
     output_expires_after: ExpiresAfter | None = None
-    priority: Any = None
+    priority: Annotated[Any, level_or_name()] = None
 
     @property
     def window(self) -> int:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from schemathesis.checks import CheckFunction, not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
+    negative_data_rejection,
     response_headers_conformance,
     response_schema_conformance,
     status_code_conformance,
@@ -44,16 +45,26 @@ CHECKS: list[CheckFunction] = [
     not_a_server_error,
     status_code_conformance,
     content_type_conformance,
+    negative_data_rejection,
     response_headers_conformance,
     response_schema_conformance,
 ]
-NAMES = {"model": ["tiny", "enc", "rank", "nobody"], "name": ["main", "nobody"]}
-"""What fields and parts of a path are called that are seldom hit upon by chance."""
+LIKELY: Mapping[str, list[Any]] = {
+    "model": ["tiny", "enc", "rank", "nobody"],
+    "name": ["main", "nobody"],
+    "priority": [1, 3, 5, "batch", "nothing"],
+    "X-Priority": ["2", "agent", "nothing"],
+}
+"""Values of fields, headers and parts of a path that are seldom hit upon by chance."""
 MOST_FIELDS = 4
 """So many fields has a body that it could do without: the more there are, the sooner one is refused."""
 
 LABELS = [f"{method} {path}" for method, path, _ in OPERATIONS if f"{method} {path}" not in ENDING]
-WITH_BODY = {f"{method} {path}" for method, path, operation in OPERATIONS if "requestBody" in operation}
+WITH_BODY = {
+    f"{method} {path}"
+    for method, path, operation in OPERATIONS
+    if "application/json" in operation.get("requestBody", {}).get("content", ())
+}
 WEIGHTS = {label: 8 if label in WITH_BODY else 1 for label in LABELS}
 
 
@@ -155,9 +166,13 @@ def make_likely(case: schemathesis.Case, data: st.DataObject) -> None:
     """Let a case go further than to the first field that is refused."""
     if isinstance(case.body, dict):
         case.body = fewer_fields(case.body, required(case), data)
-        named(case.body, data)
-    if case.path_parameters:
-        named(case.path_parameters, data)
+        for message in case.body.get("messages") or ():
+            make_plain(message)
+        if "messages" in case.body and "prompt" in case.body:
+            del case.body["prompt"]
+    for fields in (case.body, case.path_parameters, case.headers):
+        for name in set(fields or ()) & set(LIKELY) if isinstance(fields, Mapping) else ():
+            fields[name] = data.draw(st.sampled_from(LIKELY[name]))
 
 
 def fewer_fields(body: Mapping[str, Any], needed: set[str], data: st.DataObject) -> dict[str, Any]:
@@ -167,10 +182,12 @@ def fewer_fields(body: Mapping[str, Any], needed: set[str], data: st.DataObject)
     return {name: value for name, value in body.items() if name in needed or name in kept}
 
 
-def named(fields: dict[str, Any], data: st.DataObject) -> None:
-    """Let names be such as there are, mostly."""
-    for name in set(fields) & set(NAMES):
-        fields[name] = data.draw(st.sampled_from(NAMES[name]))
+def make_plain(message: dict[str, Any]) -> None:
+    """Leave out of a message what only some roles may have."""
+    if message["role"] == "tool" or not message.get("content"):
+        message.update(role="user", content="x")
+    for name in set(message) - {"role", "content"}:
+        del message[name]
 
 
 def required(case: schemathesis.Case) -> set[str]:

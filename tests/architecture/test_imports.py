@@ -32,7 +32,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "fastapi": ("api/", "cli", "bench/"),
     "fastapi_offline": ("api/",),
     "opentelemetry": ("api/",),
-    "prometheus_client": ("api/",),
+    "prometheus_client": ("api/", "bench/"),
     "starlette": ("api/", "cli", "bench/"),
     "uvicorn": ("api/", "cli", "bench/"),
     "xllamacpp": ("bench/",),
