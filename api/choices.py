@@ -53,7 +53,7 @@ class ChoicesEndpoint(Endpoint[BodyT]):
         """Wait for every choice and return the answer's body; `note` is told of each result."""
         results = []
         for handle in order.handles:
-            results.append(await handle.result())
+            results.append(await order.result(handle))
             note(results[-1])
         choices = []
         for index, result in enumerate(_wanted(order, results)):
@@ -128,6 +128,8 @@ class ChoiceStream:
         pieces: AsyncIterator[str | TextPiece] = handle.pieces() if order.logprobs else aiter(handle)
         try:
             async for piece in pieces:
+                if order.body.prompt_only:
+                    continue
                 if reply is not None:
                     chunks = opening + reply.encode(piece)
                 elif isinstance(piece, str):
@@ -140,7 +142,7 @@ class ChoiceStream:
         finally:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()  # trio warns of a generator that was left to the garbage collector
-        result = self._results[index] = await handle.result()
+        result = self._results[index] = await order.result(handle)
         self._note(result)
         if echo is not None and result.ending is not None:
             ending = endpoint.scored_chunk(index, TextPiece("", (result.ending,)), echo)
@@ -203,4 +205,4 @@ def _wanted(order: Order[Any], results: Sequence[Result]) -> list[Result]:
 
 def _mean_logprob(result: Result) -> float:
     assert result.cumulative_logprob is not None
-    return result.cumulative_logprob / len(result.tokens)
+    return result.cumulative_logprob / max(1, len(result.tokens))

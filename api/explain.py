@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from llamalane.api.answer_schemas import QueueEntry, QueueList
 from llamalane.api.authentication import caller_of
 from llamalane.api.errors import request_not_found
+from llamalane.api.keys import Caller
 from llamalane.api.openapi import answer, errors
 from llamalane.api.service import Service
 from llamalane.ids import RequestId
@@ -33,15 +34,21 @@ def add_queue_routes(router: APIRouter, service: Service) -> None:
     @router.get("/v1/queue/{request_id:path}", responses=answer(QueueEntry, "The request.") | errors(404, 503))
     async def show_request(request: Request, request_id: str) -> JSONResponse:
         """Tell where a request is; the id of an answer stands for its first choice."""
-        engine, caller = service.any_engine(), caller_of(request.scope)
-        for name in (request_id, f"{request_id}/0"):
-            try:
-                explanation = engine.explain(RequestId(name))
-            except KeyError:
-                continue
-            if service.shows(explanation.tenant, caller):
-                return JSONResponse(_entry(explanation))
-        return request_not_found(request_id).response()
+        entry = find_entry(service, caller_of(request.scope), request_id)
+        return request_not_found(request_id).response() if entry is None else JSONResponse(entry)
+
+
+def find_entry(service: Service, caller: Caller, request_id: str) -> dict[str, Any] | None:
+    """Return what is told of a request, or of the first choice of an answer; None where the caller may see none."""
+    engine = service.any_engine()
+    for name in (request_id, f"{request_id}/0"):
+        try:
+            explanation = engine.explain(RequestId(name))
+        except KeyError:
+            continue
+        if service.shows(explanation.tenant, caller):
+            return _entry(explanation)
+    return None
 
 
 def _entry(explanation: Explanation) -> dict[str, Any]:

@@ -38,6 +38,8 @@ _MEASURES: Mapping[Measure, str] = {
     Measure.OUTPUT_TOKENS: "Tokens generated, of finished requests.",
     Measure.MAX_TOKENS: "Tokens that might have been generated, of finished requests.",
     Measure.PARKS: "Times that the request had to give way, of finished requests.",
+    Measure.TEXT_TOTAL: "Time from submission to the vector or the scores, of each text.",
+    Measure.TEXT_TOKENS: "Tokens of each text that was embedded or scored.",
 }
 _REJECTIONS = ("requests", "tokens", "concurrent", "tokens_per_minute", "shed", "deadline")
 

@@ -21,7 +21,7 @@ from llamalane.api.sampling_fields import SampledBody
 from llamalane.api.sse import EventWriter
 from llamalane.errors import QueueFullError
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler import Engine, RequestHandle, Result, SubmitOptions
+from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
 
 Note = Callable[[Result], None]
 """Is told of each result."""
@@ -114,6 +114,11 @@ class Order(Generic[BodyT]):
     def logprobs(self) -> bool:
         """Whether the tokens of the outputs are told with their log probabilities."""
         return self.body.alternatives is not None
+
+    async def result(self, handle: RequestHandle) -> Result:
+        """Wait for the result of one of the handles, as far as it is to be told."""
+        result = await handle.result()
+        return _without_output(result) if self.body.prompt_only else result
 
     async def echo(self, prompt: int) -> Echo | None:
         """Return what stands before the outputs of prompt number `prompt`, once it is there; None for nothing."""
@@ -219,6 +224,19 @@ def _groups(body: SampledBody, most: int) -> Iterator[tuple[int, int]]:
         count = 1 if first == 0 and body.sampling.prompt_logprobs is not None else min(most, body.choices - first)
         yield first, count
         first += count
+
+
+def _without_output(result: Result) -> Result:
+    """Return a result as if its output had ended before it began."""
+    return replace(
+        result,
+        text="",
+        tokens=(),
+        finish_reason=FinishReason.LENGTH,
+        usage=replace(result.usage, completion_tokens=0),
+        logprobs=None if result.logprobs is None else (),
+        ending=None,
+    )
 
 
 def _milliseconds(seconds: float) -> float:

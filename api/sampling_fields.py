@@ -110,6 +110,11 @@ class SampledBody(BaseModel):
         return False
 
     @property
+    def prompt_only(self) -> bool:
+        """Whether nothing is wanted beside the prompt and what is told of it."""
+        return False
+
+    @property
     def include_usage(self) -> bool:
         """Whether a stream of chunks ends with the usage."""
         return False

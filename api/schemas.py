@@ -183,9 +183,11 @@ class GenerationBody(SampledBody):
 class CompletionBody(GenerationBody):
     """The body of `/v1/completions`.
 
-    `best_of` choices are generated for each prompt, and `n` of them returned.
+    `best_of` choices are generated for each prompt, and `n` of them returned. With `echo`, `max_tokens` may be 0: then
+    only the prompt is told, with its log probabilities if they are asked for.
     """
 
+    max_tokens: Annotated[int | None, between(0, MAX_OUTPUT_TOKENS)] = None
     best_of: Annotated[int, Within(1, MAX_CHOICES)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Within(0, MAX_COMPLETION_LOGPROBS)] | None = None
@@ -210,8 +212,20 @@ class CompletionBody(GenerationBody):
         """Whether a choice begins with its prompt."""
         return bool(self.echo)
 
+    @property
+    def prompt_only(self) -> bool:
+        """Whether nothing is wanted beside the prompt and what is told of it."""
+        return self.echoes and self.max_tokens == 0
+
+    @property
+    def most_tokens(self) -> int | None:
+        """How many tokens may be generated: one at least, which is not told if only the prompt is wanted."""
+        return 1 if self.prompt_only else super().most_tokens
+
     def check(self) -> None:
         """Raise `InvalidRequestError` for fields that are unknown, not supported, or out of range."""
+        if self.max_tokens == 0 and not self.echoes:
+            raise InvalidRequestError("max_tokens may be 0 only when echo is true", param="max_tokens")
         super().check()
         if self.choices < self.returned:
             raise InvalidRequestError(

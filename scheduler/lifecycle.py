@@ -369,7 +369,9 @@ class Lifecycle:
     def _on_vector(self, request: Request, vector: Vector) -> None:
         assert isinstance(request, EmbeddingRequest)
         self.counters.embedded += 1
-        self._conclude(request, request.embedding(vector, self._clock.now()))
+        result = request.embedding(vector, self._clock.now())
+        self.measurements.at(request.level).note_text(result)
+        self._conclude(request, result)
 
     def _on_token(self, request: Request, output: RowOutput) -> None:
         now = self._clock.now()

@@ -10,7 +10,7 @@ from llamalane.ids import Level
 from llamalane.scheduler.histogram import Histogram, HistogramSnapshot, steps_of_1_2_5
 from llamalane.scheduler.priority import LEVELS
 from llamalane.scheduler.request import Request
-from llamalane.scheduler.result import Result
+from llamalane.scheduler.result import EmbeddingResult, Result
 
 FIRST_TOKEN_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -45,6 +45,8 @@ class Measure(enum.Enum):
     OUTPUT_TOKENS = "request_generation_tokens"
     MAX_TOKENS = "request_params_max_tokens"
     PARKS = "request_num_preemptions"
+    TEXT_TOTAL = "text_e2e_latency_seconds"
+    TEXT_TOKENS = "text_prompt_tokens"
 
 
 _BOUNDS: Mapping[Measure, tuple[float, ...]] = {
@@ -52,8 +54,9 @@ _BOUNDS: Mapping[Measure, tuple[float, ...]] = {
     Measure.INTER_TOKEN: TOKEN_BOUNDS,
     Measure.PER_TOKEN: TOKEN_BOUNDS,
     Measure.PARKS: PARK_BOUNDS,
+    Measure.TEXT_TOTAL: FIRST_TOKEN_BOUNDS,
 }
-_TOKENS = frozenset({Measure.PROMPT_TOKENS, Measure.OUTPUT_TOKENS, Measure.MAX_TOKENS})
+_TOKENS = frozenset({Measure.PROMPT_TOKENS, Measure.OUTPUT_TOKENS, Measure.MAX_TOKENS, Measure.TEXT_TOKENS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,11 @@ class LevelMeasurements:
         self._observe(Measure.OUTPUT_TOKENS, usage.completion_tokens)
         self._observe(Measure.MAX_TOKENS, request.max_tokens)
         self._observe(Measure.PARKS, timings.parks)
+
+    def note_text(self, result: EmbeddingResult) -> None:
+        """Take note of a text that got its vector or its scores; it counts apart from those that generate."""
+        self._observe(Measure.TEXT_TOTAL, result.total)
+        self._observe(Measure.TEXT_TOKENS, result.prompt_tokens)
 
     def snapshot(self) -> LevelStatistics:
         """Return the numbers of this moment."""

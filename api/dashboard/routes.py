@@ -9,6 +9,7 @@ from llamalane.api.authentication import caller_of
 from llamalane.api.dashboard.feed import Feed
 from llamalane.api.dashboard.page import PAGE_FILES, PAGE_PATH, PageFile
 from llamalane.api.dashboard.stream import EventStream, Viewers
+from llamalane.api.explain import find_entry
 from llamalane.api.middleware import EVENTS_PATH
 from llamalane.api.service import Service
 from llamalane.scheduler import Engine, EngineState
@@ -55,6 +56,11 @@ def _add_data_routes(router: APIRouter, service: Service) -> None:
         administer.
         """
         return JSONResponse(feed_for(request).snapshot())
+
+    @router.get(f"{PAGE_PATH}/explanations/{{request_id:path}}")
+    async def explain_request(request: Request, request_id: str) -> JSONResponse:
+        """Tell where a request is, as `/v1/queue` does, but null where there is none: browsers complain of a 404."""
+        return JSONResponse(find_entry(service, caller_of(request.scope), request_id))
 
     @router.get(EVENTS_PATH)
     async def follow(request: Request) -> Response:

@@ -17,6 +17,8 @@ WHITESPACE = r" |\n[ \t]{0,20}"
 FindMark = Callable[[str], int | None]
 """Returns the control token of that name, None if the vocabulary has none."""
 
+_OPTIONS = "x-guidance"
+"""The keyword of a schema with options for llguidance."""
 _LONGEST_REASON = 500
 _NOTHING_FITS = frozenset({"NoExtension", "NoExtensionBias"})
 
@@ -26,6 +28,7 @@ def source_of(grammar: Grammar, find_mark: FindMark) -> str:
     try:
         match grammar.kind:
             case GrammarKind.JSON_SCHEMA:
+                _check_options(grammar)
                 return llguidance.LLMatcher.grammar_from_json_schema(
                     grammar.text, defaults={"whitespace_pattern": WHITESPACE}
                 )
@@ -64,6 +67,22 @@ def shorten(reason: str) -> str:
     """Return an error of llguidance without the parser's state, which stands in angle brackets after it."""
     reason, _, _ = reason.partition("\n<")
     return "no text fits it" if reason in _NOTHING_FITS else reason[:_LONGEST_REASON]
+
+
+def _check_options(grammar: Grammar) -> None:
+    """Raise `InvalidRequestError` for a schema whose options llguidance would overlook, or that let it overlook others.
+
+    It refuses unknown options, and values of the wrong type, by itself.
+    """
+    schema = json.loads(grammar.text) if _OPTIONS in grammar.text else None
+    if not isinstance(schema, dict) or _OPTIONS not in schema:
+        return
+    options = schema[_OPTIONS]
+    if not isinstance(options, dict):
+        example = '{"whitespace_pattern": "..."}'
+        raise unusable(grammar, f"{_OPTIONS} must be an object, such as {example}; got {json.dumps(options)}")
+    if options.get("lenient"):
+        raise unusable(grammar, f"{_OPTIONS} may not set lenient, which lets keywords be dropped silently")
 
 
 def _composite(content: Mapping[str, Any], find_mark: FindMark) -> str:

@@ -311,8 +311,13 @@ def test_metrics_count_texts_and_the_queue_shows_none_left(http: httpx.Client) -
         lines = http.get("/metrics").text.splitlines()
         return float(next(line for line in lines if line.startswith(name) and label in line).split()[-1])
 
+    histograms = [f"llamalane_{name}_count" for name in ("text_e2e_latency_seconds", "text_prompt_tokens")]
+    http.post("/v1/embeddings", json={"input": "x"})  # a level's histograms appear with its first request
     before = value("llamalane_texts_embedded_total")
+    counted = [value(name, 'level="3"') for name in histograms]
     http.post("/v1/embeddings", json={"input": ["a", "b", "c"]})
     assert value("llamalane_texts_embedded_total") == before + 3
+    assert [value(name, 'level="3"') for name in histograms] == [count + 3 for count in counted]
+    assert value("llamalane_text_e2e_latency_seconds_sum", 'level="3"') > 0
     assert value("llamalane_lane_steps_total", 'lane="enc"') > 0
     assert json.loads(http.get("/v1/queue").content)["data"] == []

@@ -106,13 +106,20 @@ async def test_an_unknown_id_is_not_found(path: str) -> None:
     assert answer.json()["error"]["code"] == "request_not_found"
 
 
+async def test_the_page_is_told_of_a_request_that_has_just_ended_without_an_error() -> None:
+    async with client_of(create_app(as_engine(ScriptedEngine(explanations=[WAITING, RUNNING])))) as client:
+        assert (await client.get("/dashboard/explanations/cmpl-a/1")).json() == TOLD_RUNNING
+        ended = await client.get("/dashboard/explanations/cmpl-a/0")
+    assert (ended.status_code, ended.json()) == (200, None)
+
+
 async def test_the_queue_is_shown_while_draining_too() -> None:
     draining = ScriptedEngine(state=EngineState.DRAINING, explanations=[RUNNING])
     async with client_of(create_app(as_engine(draining))) as client:
         assert len((await client.get("/v1/queue")).json()["data"]) == 1
 
 
-@pytest.mark.parametrize("path", ["/v1/queue", "/v1/queue/cmpl-a/1"])
+@pytest.mark.parametrize("path", ["/v1/queue", "/v1/queue/cmpl-a/1", "/dashboard/explanations/cmpl-a/1"])
 async def test_the_queue_is_shown_to_who_has_the_key(path: str) -> None:
     engine = as_engine(ScriptedEngine(explanations=[WAITING, RUNNING]))
     async with client_of(create_app(engine, api=ApiConfig(api_key=SecretStr("sesame")))) as client:

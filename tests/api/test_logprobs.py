@@ -150,6 +150,29 @@ async def test_a_prompt_is_told_token_by_token_and_so_is_the_end() -> None:
     assert (choice["text"], choice["logprobs"]) == ("Say hiHello, world", ECHO_COLUMNS)
 
 
+@pytest.mark.parametrize("logprobs", [None, 1])
+async def test_a_prompt_can_be_told_alone(logprobs: int | None) -> None:
+    columns = None if logprobs is None else {name: column[:3] for name, column in ECHO_COLUMNS.items()}
+    play = Play(tokens=HELLO.tokens, ending=ENDING, prompt=PROMPT)
+    fields: dict[str, Any] = {"prompt": "Say hi", "echo": True, "max_tokens": 0, "logprobs": logprobs}
+    engine = ScriptedEngine([play, play])
+    [choice] = await post(engine, COMPLETIONS, **fields)
+    assert choice == {"index": 0, "text": "Say hi", "logprobs": columns, "finish_reason": "length"}
+    first, last = await stream(engine, COMPLETIONS, **fields)
+    assert (first["text"], first["logprobs"], first["finish_reason"]) == ("Say hi", columns, None)
+    assert (last["text"], last["logprobs"], last["finish_reason"]) == ("", None, "length")
+    assert [sampling_of(handle).max_tokens for handle in engine.handles] == [1, 1]
+
+
+async def test_an_output_of_no_tokens_goes_with_an_echo_only() -> None:
+    async with client_of(create_app(as_engine(ScriptedEngine()))) as client:
+        for path, fields in ((COMPLETIONS, {"prompt": "x"}), (CHAT, {"messages": MESSAGES})):
+            answer = await client.post(path, json={**fields, "max_tokens": 0})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "max_tokens")
+        answer = await client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 0, "echo": True})
+        assert answer.json()["usage"]["completion_tokens"] == 0
+
+
 async def test_a_stream_tells_the_same_piece_by_piece() -> None:
     play = Play(tokens=HELLO.tokens, ending=ENDING, prompt=PROMPT)
     chunks = await stream(ScriptedEngine([play]), COMPLETIONS, prompt="Say hi", echo=True, logprobs=1)

@@ -168,6 +168,8 @@ def test_what_fields_ask_for(fields: dict[str, Any], grammar: Grammar | None) ->
         ({"guided_regex": ""}, "got 0 characters"),
         ({"guided_choice": []}, "at least one text"),
         ({"guided_choice": "ab"}, "must be a list"),
+        ({"guided_choice": True}, "must be a list"),
+        ({"structured_outputs": {"choice": 5}}, "must be a list"),
         ({"guided_grammar": "x" * 16_385}, "1 to 16,384 characters; got 16385"),
         ({"structured_outputs": "a"}, "an object with one of json, json_object, regex, choice, grammar"),
         ({"structured_outputs": {"structural_tag": {}}}, "unrecognized field 'structural_tag'"),

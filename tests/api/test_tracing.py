@@ -13,6 +13,8 @@ from typing import Any, cast
 import anyio
 import pytest
 from fastapi import FastAPI
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -196,6 +198,31 @@ async def test_the_log_line_names_the_trace(spans: Spans, caplog: pytest.LogCapt
     lines = [record for record in caplog.records if record.name == "llamalane.api.access"]
     assert all(f" trace={TRACE} " in record.getMessage() for record in lines)
     assert {vars(record)["trace_id"] for record in lines} == {TRACE}
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_unexpected_errors_do_not_reach_the_process_s_logs_with_their_words(
+    ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = InMemoryLogRecordExporter()
+    provider = LoggerProvider(shutdown_on_exit=False)
+    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+    for where in ("opentelemetry._logs", "opentelemetry._logs._internal"):
+        monkeypatch.setattr(f"{where}.get_logger_provider", lambda: provider)
+    app = create_app(as_engine(ScriptedEngine())) if ours else FastAPI()
+
+    @app.get("/broken")
+    async def fail() -> None:
+        raise ZeroDivisionError(SECRETS[4])
+
+    async with client_of(app) as client:
+        if ours:
+            assert (await client.get("/broken")).status_code == 500
+        else:
+            with pytest.raises(ZeroDivisionError):
+                await client.get("/broken")
+    told = [record.to_json() for record in exporter.get_finished_logs()]
+    assert any(SECRETS[4] in record for record in told) is not ours
 
 
 async def test_scrapes_and_health_checks_are_not_traced(spans: Spans) -> None:

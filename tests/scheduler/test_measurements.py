@@ -20,6 +20,9 @@ def statistics(harness: Harness) -> EngineStatistics:
     return take_statistics(EngineState.READY, harness.scheduler)
 
 
+OF_TEXTS = (Measure.TEXT_TOTAL, Measure.TEXT_TOKENS)
+
+
 def at(harness: Harness, level: int) -> LevelStatistics:
     return statistics(harness).levels[Level(level)]
 
@@ -46,7 +49,7 @@ def test_each_part_of_a_requests_time_is_measured(start: Start) -> None:
     tokens_every(harness, 0.25, 1)
     tokens_every(harness, 0.125, 4)
     harness.finish()
-    assert counts(harness, 2) == dict.fromkeys(Measure, 1) | {Measure.INTER_TOKEN: 4}
+    assert counts(harness, 2) == dict.fromkeys(Measure, 1) | {Measure.INTER_TOKEN: 4} | dict.fromkeys(OF_TEXTS, 0)
     assert sums(harness, 2) == {
         Measure.QUEUE_TIME: 0.5,
         Measure.FIRST_TOKEN: 0.75,
@@ -60,6 +63,7 @@ def test_each_part_of_a_requests_time_is_measured(start: Start) -> None:
         Measure.OUTPUT_TOKENS: 5,
         Measure.MAX_TOKENS: 5,
         Measure.PARKS: 0,
+        **dict.fromkeys(OF_TEXTS, 0),
     }
     assert result_of(request).timings.total == 1.25
     assert (at(harness, 2).admitted, at(harness, 2).finished) == (1, 1)

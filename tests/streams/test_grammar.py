@@ -29,7 +29,7 @@ def test_a_text_that_is_empty_too_long_or_none_is_refused(kind: GrammarKind, mos
         assert caught.value.param == "grammar"
 
 
-@pytest.mark.parametrize("texts", [[], [""], ["a", ""], ["a", 5], "ab", None])
+@pytest.mark.parametrize("texts", [[], [""], ["a", ""], ["a", 5], "ab", None, True, {"a": 1}])
 def test_choices_are_texts_with_something_in_them(texts: object) -> None:
     with pytest.raises(InvalidRequestError, match="a list of at least one text"):
         Grammar.choice(texts)  # type: ignore[arg-type]

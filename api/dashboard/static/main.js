@@ -113,7 +113,7 @@ function keepKey(key) {
 }
 
 async function ask(id) {
-  const path = `v1/queue/${id.split("/").map(encodeURIComponent).join("/")}`;
+  const path = `dashboard/explanations/${id.split("/").map(encodeURIComponent).join("/")}`;
   const key = readKey();
   try {
     const response = await fetch(path, { headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store" });

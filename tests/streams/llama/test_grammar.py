@@ -122,6 +122,8 @@ def test_space_between_parts_of_json_is_bounded(model: Model) -> None:
         assert not accepts(model, grammar, f"[{space}1]")
     own = Grammar.json_schema({"type": "array", "x-guidance": {"whitespace_pattern": "[ ]{3}"}})
     assert accepts(model, own, "[   ]")
+    named = Grammar.json_schema({"type": "object", "properties": {"x-guidance": {"type": "integer"}}})
+    assert accepts(model, named, '{"x-guidance": 5}')
 
 
 def test_thousands_of_choices_are_no_matter(model: Model) -> None:
@@ -143,6 +145,10 @@ def test_thousands_of_choices_are_no_matter(model: Model) -> None:
         (Grammar.json_schema({"$ref": "http://127.0.0.1/x"}), "does not fetch"),
         (Grammar.json_schema({"allOf": [{"type": "string"}, {"type": "null"}]}), "incompatible types"),
         (Grammar.json_schema("false"), "object"),
+        (Grammar.json_schema({"type": "object", "x-guidance": 5}), "x-guidance must be an object, .*got 5"),
+        (Grammar.json_schema({"type": "object", "x-guidance": None}), "x-guidance must be an object, .*got null"),
+        (Grammar.json_schema({"type": "object", "x-guidance": {"lenient": True}}), "x-guidance may not set lenient"),
+        (Grammar.json_schema({"type": "object", "x-guidance": {"whitespace": " "}}), "unknown field `whitespace`"),
         (Grammar.json_schema('{"type":'), "line 1 column"),
         (Grammar.json_schema("[]"), "object"),
         (Grammar.json_schema('"\\ud800"'), "json schema cannot be used"),
