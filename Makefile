@@ -7,6 +7,8 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 # Options for pytest: make test ARGS="-k queue".
 ARGS ?=
+# How many requests make fuzz sends.
+CASES ?= 5000
 # An index of prebuilt llama-cpp-python wheels: cpu, cu124, metal, ...; empty: compile.
 WHEELS ?=
 
@@ -23,13 +25,14 @@ STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEXES := https://abetlen.github.io/llama-cpp-python/whl
 
-.PHONY: help serve test examples lint gemma
+.PHONY: help serve test fuzz examples lint gemma
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
 
 help:
 	@echo "make serve   serve a small demonstration model on $(HOST):$(PORT) (HOST=, PORT=)"
 	@echo "make test    run the tests (ARGS=)"
+	@echo "make fuzz    send CASES=$(CASES) requests that are made up from the API's description"
 	@echo "make examples run the examples (ARGS=), with LangChain and LlamaIndex in an environment of their own"
 	@echo "make lint    check style and types"
 	@echo "make gemma   fetch a second model, with a sliding window, on which some tests run (240 MB)"
@@ -42,6 +45,9 @@ serve: $(STAMPS)/server $(STAMPS)/model
 
 test: $(STAMPS)/test $(STAMPS)/model $(STAMPS)/examples
 	$(BIN)/pytest $(ARGS)
+
+fuzz: $(STAMPS)/test
+	FUZZ_CASES=$(CASES) $(BIN)/pytest tests/api/test_schemathesis.py $(ARGS)
 
 examples: $(STAMPS)/test $(STAMPS)/model $(STAMPS)/examples
 	$(BIN)/pytest tests/examples $(ARGS)

@@ -32,7 +32,8 @@ def url_of(listener: socket.socket) -> str:
 def served(app: FastAPI, *, port: int = 0, patience: int = 5) -> Iterator[str]:
     """Serve `app` by uvicorn in a thread; gives its address. At the end connections have `patience` seconds."""
     with listening(port) as listener:
-        config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=patience)
+        # The same implementation of HTTP as `llamalane serve` has.
+        config = uvicorn.Config(app, http="h11", log_config=None, lifespan="on", timeout_graceful_shutdown=patience)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
         thread.start()

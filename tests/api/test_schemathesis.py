@@ -1,7 +1,7 @@
 """Requests made up from the API's own description: none makes the server fail, and every answer is as described.
 
-Some 150 of them are the same each time. `FUZZ_CASES=5000 pytest tests/api/test_schemathesis.py` makes up as many new
-ones, and tells how to repeat what it finds.
+Some 150 of them are the same each time. `make fuzz`, which sets FUZZ_CASES, makes up 5,000 new ones, and tells how to
+repeat what it finds.
 """
 
 from __future__ import annotations
