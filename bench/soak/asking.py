@@ -93,7 +93,8 @@ class Asker:
         return Ask("too long", "/v1/completions", {"prompt": [5] * (self._limit + 1)}, frozenset({BAD, FULL}))
 
     def _wrong(self) -> Ask:
-        wrong = self._random.choice([{"temperature": -1}, {"prompt": 7}, {"prompt": "x", "nonsense": True}])
+        bodies: list[dict[str, Any]] = [{"temperature": -1}, {"prompt": 7}, {"prompt": "x", "nonsense": True}]
+        wrong = self._random.choice(bodies)
         return Ask("wrong", "/v1/completions", wrong, frozenset({BAD}))
 
     def _look(self) -> Ask:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx
@@ -113,7 +113,7 @@ def test_openai_clients_read_on_after_comments(tiny_model: Path, server: str) ->
 def ask(observed: Observed, listener: Listener) -> Sequence[Any]:
     """Return the chunks of a stream, as the real client reads them."""
     with openai.OpenAI(
-        base_url=f"{observed.url}/v1", api_key="none", http_client=httpx.Client(transport=listener)
+        base_url=f"{observed.url}/v1", api_key="none", http_client=cast(Any, httpx.Client(transport=listener))
     ) as client:
         return list(
             client.completions.create(

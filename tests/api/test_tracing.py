@@ -204,7 +204,7 @@ async def test_the_log_line_names_the_trace(spans: Spans, caplog: pytest.LogCapt
 async def test_unexpected_errors_do_not_reach_the_process_s_logs_with_their_words(
     ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exporter = InMemoryLogRecordExporter()
+    exporter = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
     provider = LoggerProvider(shutdown_on_exit=False)
     provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
     for where in ("opentelemetry._logs", "opentelemetry._logs._internal"):
