@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from llamalane.errors import ConfigError
+from llamalane.streams.control_groups import group_folders
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
-def available_cores() -> tuple[int, ...]:
+def available_cores(root: Path = Path("/")) -> tuple[int, ...]:
     """Return the cores that this process may run on, one logical CPU for each physical core where that is known.
 
-    A second hardware thread on a busy core slows llama.cpp's matrix products down rather than helping them.
+    A second hardware thread on a busy core slows llama.cpp's matrix products down rather than helping them. They are
+    no more than the process's control groups grant it time for, as a container's limit does, rounded down to whole
+    cores; at least one. `root` is where /proc and /sys are.
     """
+    cores = _allowed_cores()
+    granted = min(_quotas(root), default=float(len(cores)))
+    return cores[: max(1, int(granted))]
+
+
+def _allowed_cores() -> tuple[int, ...]:
     if not hasattr(os, "sched_getaffinity"):
         return tuple(range(os.cpu_count() or 1))
     allowed = sorted(os.sched_getaffinity(0))
@@ -53,6 +62,18 @@ def share_cores(cores: Sequence[int], wanted: Sequence[int | None]) -> list[tupl
         sets.append(tuple(cores[start : start + count]))
         start += count
     return sets
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Yield of how many cores each group may take the time, of those that are limited."""
+    for version, folder in group_folders(root, "cpu", version_1="sys/fs/cgroup/cpu"):
+        files = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        try:
+            quota, period = " ".join((folder / file).read_text() for file in files).split()
+        except (OSError, ValueError):
+            continue
+        if quota not in ("max", "-1"):
+            yield int(quota) / int(period)
 
 
 def _siblings(cpu: int) -> str:

@@ -6,26 +6,26 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from llamalane.streams.control_groups import group_folders
 
 
 @dataclass(frozen=True, slots=True)
 class _Hierarchy:
     """Where control groups say how much memory they may use, use, and use for what can be dropped at once."""
 
-    folder: str
     limit: str
     usage: str
     caches: tuple[str, str]
 
 
 _VERSION_1 = _Hierarchy(
-    "sys/fs/cgroup/memory",
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
     ("total_inactive_file", "total_active_file"),
 )
-_VERSION_2 = _Hierarchy("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file"))
+_VERSION_2 = _Hierarchy("memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
 def free_host_memory(root: Path = Path("/")) -> int:
@@ -48,21 +48,10 @@ def _available(root: Path) -> int:
 
 def _left_by_groups(root: Path) -> Iterator[int]:
     """Yield what each group leaves, the process's own and those around it."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        hierarchy = _VERSION_1 if controllers else _VERSION_2
-        # In a container the path may be the host's, which does not lead anywhere here; its roots do.
-        group = PurePosixPath(path.lstrip("/"))
-        for parent in (group, *group.parents):
-            left = _left(root / hierarchy.folder / parent, hierarchy)
-            if left is not None:
-                yield left
+    for version, folder in group_folders(root, "memory", version_1="sys/fs/cgroup/memory"):
+        left = _left(folder, _VERSION_1 if version == 1 else _VERSION_2)
+        if left is not None:
+            yield left
 
 
 def _left(folder: Path, hierarchy: _Hierarchy) -> int | None:

@@ -24,9 +24,10 @@ _MISLEADING = ("possible training context overflow",)
 _QUICK = ("llama_get_logits", "llama_memory_seq_pos_max", "llama_memory_seq_pos_min", "llama_memory_seq_rm")
 """Functions that never wait and take some microseconds, once a step is computed."""
 
-SPIN_COUNT = "10000"
-"""How often an OpenMP thread looks for work before it sleeps. Unbounded, as libgomp has it by default, llama.cpp's
-threads take turns burning the cores as soon as another process is busy, and a step takes several times longer."""
+SPIN_COUNT = "1000"
+"""How often an OpenMP thread looks for work before it sleeps: long enough for the next operation of a step, on a quiet
+machine. With 300,000, libgomp's default, llama.cpp's threads take turns burning the cores as soon as another process is
+busy, and a step takes several times longer; with 10,000 twice as long as with this. With 0 it does on a quiet one."""
 
 
 class _Log:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -91,3 +91,42 @@ def test_every_logical_cpu_counts_where_the_topology_is_unknown(
 ) -> None:
     monkeypatch.setattr(cores, "_TOPOLOGY", tmp_path / "nowhere")
     assert available_cores() == tuple(sorted(os.sched_getaffinity(0)))
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 6),
+        ({"sys/fs/cgroup/app/cpu.max": "max 100000\n"}, 6),
+        ({"sys/fs/cgroup/app/cpu.max": "250000 100000\n"}, 2),
+        ({"sys/fs/cgroup/app/cpu.max": "50000 100000\n"}, 1),
+        ({"sys/fs/cgroup/app/cpu.max": "max 100000\n", "sys/fs/cgroup/cpu.max": "300000 100000\n"}, 3),
+        ({"sys/fs/cgroup/app/cpu.max": "9900000 100000\n"}, 6),
+        ({"sys/fs/cgroup/app/cpu.max": "nonsense\n"}, 6),
+    ],
+)
+def test_no_more_cores_than_a_control_group_grants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, str], cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(100, 106)))
+    write(tmp_path, {"proc/self/cgroup": "0::/app\n", **files})
+    assert available_cores(tmp_path) == tuple(range(100, 100 + cores))
+
+
+@linux_only
+@pytest.mark.parametrize(("quota", "cores"), [(-1, 6), (400_000, 4)])
+def test_the_first_version_of_control_groups_limits_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: int, cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(100, 106)))
+    folder = "sys/fs/cgroup/cpu/job"
+    files = {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
+    write(tmp_path, {"proc/self/cgroup": "4:cpu,cpuacct:/job\n", **files})
+    assert len(available_cores(tmp_path)) == cores
+
+
+def write(root: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
