@@ -12,9 +12,11 @@ from pathlib import Path
 
 import typer
 
+from llamalane.cli.processor import build_warnings, cpu_features, processor_name, spin_warnings
 from llamalane.errors import LlamalaneError
 from llamalane.scheduler import EngineConfig
 from llamalane.streams import DeviceChoice
+from llamalane.streams.cores import available_cores
 from llamalane.streams.cuda import GPU, CudaProbe, describe, find_shim, probe
 
 _PACKAGES = (
@@ -29,11 +31,6 @@ _PACKAGES = (
     "fastapi",
     "uvicorn",
 )
-# Those that llama.cpp has code for.
-_CPU_FEATURES = (
-    "avx", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8",
-    "amx_bf16", "fma", "f16c", "bmi2", "asimd", "asimddp", "asimdhp", "fphp", "i8mm", "bf16", "sve", "sve2", "sme",
-)  # fmt: skip
 _MAGIC = b"GGUF"
 
 
@@ -61,9 +58,12 @@ class Report:
     """What was found; `problems` are those that keep the configuration from being served as it is.
 
     Attributes:
+        cores: those that llama.cpp can have threads on: without second hardware threads, and no more than the control
+            groups grant.
         llama_cpp: how llama.cpp was built, in its own words; None where it cannot be loaded.
         memory, free_memory: of the machine, in bytes; None where the system does not tell.
         models: those that were named, with their sizes in bytes, None for what is no readable GGUF file.
+        warnings: what makes llama.cpp slower than it could be.
     """
 
     system: str
@@ -77,6 +77,7 @@ class Report:
     cuda: Cuda
     models: dict[str, int | None] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def doctor(config: EngineConfig | None, *, as_json: bool) -> int:
@@ -101,11 +102,13 @@ def examine(config: EngineConfig | None) -> Report:
         problems.append(f"llama.cpp cannot be loaded: {unloadable}")
     if config is not None:
         problems += _gpu_problems(config, found, failed, offload=offload)
+    features, told = cpu_features(), system_info or ""
+    warnings = [*spin_warnings(os.environ, told), *(build_warnings(features, told) if told else ())]
     return Report(
         system=platform.platform(),
-        processor=_processor(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        cpu_features=tuple(name for name in _CPU_FEATURES if name in _flags()),
+        processor=processor_name(),
+        cores=len(available_cores()),
+        cpu_features=features,
         memory=_memory("MemTotal"),
         free_memory=_memory("MemAvailable"),
         versions={"python": platform.python_version()} | dict(_versions()),
@@ -119,6 +122,7 @@ def examine(config: EngineConfig | None) -> Report:
         ),
         models=models,
         problems=tuple(problems),
+        warnings=tuple(warnings),
     )
 
 
@@ -143,6 +147,8 @@ def lines(report: Report) -> Iterator[str]:
         )
     for path, size in report.models.items():
         yield f"model       {path}: {_gib(size) if size is not None else 'no readable GGUF file'}"
+    for warning in report.warnings:
+        yield f"warning     {warning}"
     for problem in report.problems:
         yield f"problem     {problem}"
     if not report.problems:
@@ -205,26 +211,6 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-
-
-def _cpu_lines(*keys: str) -> Iterator[str]:
-    """Give the values that Linux tells under one of `keys`, for each core."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in keys:
-            yield value.strip()
-
-
-def _processor() -> str:
-    return next(_cpu_lines("model name"), platform.processor() or platform.machine())
-
-
-def _flags() -> frozenset[str]:
-    return frozenset(next(_cpu_lines("flags", "Features"), "").split())
 
 
 def _memory(key: str) -> int | None:
