@@ -112,6 +112,38 @@ def urgent(
     )
 
 
+@app.command()
+def neighbour(
+    model: Model = None,
+    clients: Annotated[int, typer.Option(help="Clients in a closed loop.", metavar="N", min=1)] = 16,
+    rounds: Annotated[int, typer.Option(help="How often each server is measured.", metavar="N", min=1)] = 4,
+    seconds: Annotated[float, typer.Option(help="How long, without and with the busy process.", min=1)] = 12.0,
+    places: Places = 8,
+    threads: Threads = None,
+    kv_cells: KVCells = 4096,
+    words: Words = 40,
+    tokens: Tokens = 48,
+    seed: Seed = None,
+    json: JsonFile = None,
+    busy_ok: BusyOk = False,
+) -> None:
+    """Compare with llama-server what one busy process on the same cores leaves of the throughput."""
+    with _needed_packages():
+        from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
+    failed = runs.measure_beside_a_neighbour(
+        setup=runs.setup(model, places, threads, kv_cells),
+        workload=runs.workload(words, tokens),
+        clients=clients,
+        rounds=rounds,
+        seconds=seconds,
+        seed=seed,
+        json_file=json,
+        busy_ok=busy_ok,
+    )
+    if failed:
+        raise LlamalaneError(f"{failed} requests failed")
+
+
 app.command("simulator")(simulator.measure)
 
 

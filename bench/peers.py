@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,8 @@ class Setup:
     cells: int
 
 
-def serve(peer: Peer, setup: Setup) -> AbstractContextManager[Server]:
-    """Return a context in which `peer` runs on a free port."""
+def serve(peer: Peer, setup: Setup, environment: Mapping[str, str] | None = None) -> AbstractContextManager[Server]:
+    """Return a context in which `peer` runs on a free port, with `environment` beside this process's own."""
     port = free_port()
     numbers = {"places": setup.places, "threads": setup.threads, "kv-cells": setup.cells}
     match peer:
@@ -49,7 +50,7 @@ def serve(peer: Peer, setup: Setup) -> AbstractContextManager[Server]:
         case Peer.XLLAMACPP:
             module = "llamalane.bench.xllamacpp_server"
             arguments = [module, str(setup.model), str(port), *map(str, numbers.values())]
-    return run_server(["-m", *arguments], port)
+    return run_server(["-m", *arguments], port, environment)
 
 
 def serve_config(config: Path) -> AbstractContextManager[Server]:

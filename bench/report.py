@@ -31,13 +31,13 @@ def comparison_markdown(comparison: Comparison) -> str:
     rounds = [row for clients in plan.clients for row in _round_rows(comparison, clients)]
     return "\n".join(
         [
-            *_machine_lines(comparison.machine, comparison.builds),
-            _setup_line(plan.setup),
-            _workload_line("Each client", plan.workload, "chat" if plan.chat else "completion"),
+            *machine_lines(comparison.machine, comparison.builds),
+            setup_line(plan.setup),
+            workload_line("Each client", plan.workload, "chat" if plan.chat else "completion"),
             f"- {plan.rounds} rounds in alternating order, each server freshly started; {plan.seconds:g} s "
             f"measured after {plan.warm_up:g} s of warm-up; seed {plan.seed}.",
             "",
-            *_table(
+            *table(
                 ["clients", f"{ours}, tokens/s", f"{theirs}, tokens/s", "ratio, median", "ratio, range"]
                 + [f"{name}, {what}" for what in ("TTFT s", "ITL ms") for name in (ours, theirs)],
                 loads,
@@ -45,7 +45,7 @@ def comparison_markdown(comparison: Comparison) -> str:
             "",
             "Medians over the rounds; TTFT and ITL are the medians of each round's median.",
             "",
-            *_table(
+            *table(
                 [
                     "clients",
                     "round",
@@ -77,12 +77,12 @@ def urgent_markdown(result: UrgentResult) -> str:
     load = result.background
     return "\n".join(
         [
-            *_machine_lines(result.machine, {plan.peer.value: result.build}),
-            _setup_line(plan.setup) + f" Server: {plan.peer.value}{reserve}.",
-            _workload_line(f"Each of {plan.clients} clients at level 5", plan.background, "completion"),
-            _workload_line("An urgent request at level 1", plan.urgent, "completion"),
+            *machine_lines(result.machine, {plan.peer.value: result.build}),
+            setup_line(plan.setup) + f" Server: {plan.peer.value}{reserve}.",
+            workload_line(f"Each of {plan.clients} clients at level 5", plan.background, "completion"),
+            workload_line("An urgent request at level 1", plan.urgent, "completion"),
             "",
-            *_table(["server", "tries", "TTFT median, s", "TTFT worst, s"], rows),
+            *table(["server", "tries", "TTFT median, s", "TTFT worst, s"], rows),
             "",
             f"Under load, of the idle median: {result.median_ratio:.2f}× in the median, "
             f"{result.worst_ratio:.2f}× at worst. The load got {load.tokens_per_second or 0:.1f} tokens/s "
@@ -159,7 +159,8 @@ def _median_of(distributions: Iterable[Distribution | None], scale: float, digit
     return f"{median(medians):.{digits}f}" if medians else "n/a"
 
 
-def _machine_lines(machine: Machine, builds: dict[str, str]) -> list[str]:
+def machine_lines(machine: Machine, builds: dict[str, str]) -> list[str]:
+    """Return what a report says of the machine, and of each side's build of llama.cpp."""
     load = "unknown" if machine.load_average is None else " ".join(f"{one:.2f}" for one in machine.load_average)
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     lines = [
@@ -179,14 +180,16 @@ def _machine_lines(machine: Machine, builds: dict[str, str]) -> list[str]:
     return lines
 
 
-def _setup_line(setup: Setup) -> str:
+def setup_line(setup: Setup) -> str:
+    """Return what a report says of what all servers have in common."""
     return (
         f"- {setup.model.name}, {setup.places} places, {setup.threads} threads, {setup.cells} KV cells, "
         "over HTTP on 127.0.0.1."
     )
 
 
-def _workload_line(who: str, workload: Workload, kind: str) -> str:
+def workload_line(who: str, workload: Workload, kind: str) -> str:
+    """Return what a report says of what `who` asks for; `kind` is a completion or a chat."""
     sampling = ", ".join(f"{name} {value:g}" for name, value in workload.sampling.items())
     return (
         f"- {who}: a {kind} for a fresh prompt of {workload.words} words, answered with "
@@ -194,7 +197,8 @@ def _workload_line(who: str, workload: Workload, kind: str) -> str:
     )
 
 
-def _table(titles: list[str], rows: Iterable[Iterable[object]]) -> list[str]:
+def table(titles: list[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
     return [
         "| " + " | ".join(titles) + " |",
         "| " + " | ".join("---" for _ in titles) + " |",

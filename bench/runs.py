@@ -9,6 +9,7 @@ from pathlib import Path
 from llamalane.bench.comparison import ComparisonPlan, compare
 from llamalane.bench.machine import BUSY_CORES, Machine, describe_machine
 from llamalane.bench.model import find_model
+from llamalane.bench.neighbour import NeighbourPlan, measure_neighbour, neighbour_markdown
 from llamalane.bench.peers import Peer, Setup
 from llamalane.bench.report import comparison_markdown, measurement_line, to_json, urgent_markdown
 from llamalane.bench.urgent import UrgentPlan, measure_urgent
@@ -80,6 +81,28 @@ def measure_urgent_requests(
     print(urgent_markdown(result))
     if json_file is not None:
         json_file.write_text(to_json(result))
+
+
+def measure_beside_a_neighbour(
+    *,
+    setup: Setup,
+    workload: Workload,
+    clients: int,
+    rounds: int,
+    seconds: float,
+    seed: int | None,
+    json_file: Path | None,
+    busy_ok: bool,
+) -> int:
+    """Measure servers beside a busy process, print the table, and return how many requests failed."""
+    plan = NeighbourPlan(
+        setup=setup, workload=workload, clients=clients, rounds=rounds, seconds=seconds, seed=_seed(seed)
+    )
+    result = measure_neighbour(plan, _quiet_machine(busy_ok), _tell)
+    print(neighbour_markdown(result))
+    if json_file is not None:
+        json_file.write_text(to_json(result))
+    return sum(one.errors for one in result.rounds)
 
 
 def setup(model: Path | None, places: int, threads: int | None, cells: int) -> Setup:

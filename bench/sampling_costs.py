@@ -85,7 +85,7 @@ def measure_sampling(
             rows = real if size is None else stretched(real, size, seed)
             for case in cases:
                 made = rows if case.nucleus is None else with_nucleus(rows, case.fields["top_p"], case.nucleus)
-                costs.append(_measure(loaded, case, made, rounds))
+                costs.append(measure_case(loaded, case, made, rounds))
                 tell(_line(costs[-1]))
     return costs
 
@@ -115,7 +115,8 @@ def _cell(seconds: Sequence[float]) -> str:
     return f"{median:.0f} ({least:.0f} to {most:.0f})"
 
 
-def _measure(model: Model, case: Case, rows: Rows, rounds: int) -> SamplingCosts:
+def measure_case(model: Model, case: Case, rows: Rows, rounds: int) -> SamplingCosts:
+    """Measure one case, after a round that does not count; the two take turns step by step."""
     size = rows.shape[1]
     parameters = SamplingParameters(seed=1, **case.fields)
     history = np.random.default_rng(1).integers(0, size, HISTORY).tolist()
