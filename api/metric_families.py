@@ -124,6 +124,7 @@ def lane_families(lanes: Sequence[LaneStatistics], model: str) -> Iterator[Metri
         ),
         ("lane_places", "Places of the lane.", lambda lane: lane.places),
         ("lane_running", "Requests that hold a place of the lane.", lambda lane: lane.running),
+        ("lane_threads", "CPU threads that the lane computes with now; 0 on a GPU.", lambda lane: lane.threads),
         ("lane_kv_cells", "KV cells of the lane.", lambda lane: lane.cells),
         ("lane_kv_cells_reserved", "KV cells promised to running requests.", lambda lane: lane.reserved_cells),
         ("lane_kv_cells_paused", "KV cells of paused requests.", lambda lane: lane.paused_cells),

@@ -246,14 +246,15 @@ def _stream_options(
 ) -> list[StreamOptions]:
     lanes = config.streams.lanes
     core_sets = share_cores(available_cores(), [lane.threads for lane in lanes])
-    alone = len(lanes) == 1
+    alone = len(lanes) == 1  # then the system may move it out of other processes' way
     return [
         StreamOptions(
             name=lane.name,
             device=device,
             places=lane.places,
-            cores=() if alone and lane.threads is None else cores,
+            cores=() if alone else cores,
             threads=len(cores),
+            adaptive=config.streams.adaptive_threads,
             cuda=None if cuda is None else cuda.acquire(lane.name),
             gpu=homes[lane.name].model.gpu,
             speed=lane.speed,

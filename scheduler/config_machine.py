@@ -101,7 +101,7 @@ class LaneConfig(Section):
     places: Integer = Field(default=8, ge=1, le=256)
     """How many sequences run on the lane at once."""
     threads: Annotated[int, Field(ge=1, le=1024), NotABool] | None = Field(default=None)
-    """How many CPU threads compute; null takes an equal part of the cores that other lanes leave."""
+    """How many CPU threads compute, at most; null takes an equal part of the cores that other lanes leave."""
     device: Annotated[int, Field(ge=0, le=63), NotABool] | None = Field(default=None)
     """The GPU that the lane computes on, counted from 0. Each GPU that lanes name gets a copy of the model. null takes
     the first if another lane names one; if none does, llama.cpp spreads one copy over all GPUs. Without a GPU, this and
@@ -144,6 +144,9 @@ class StreamsConfig(Section):
     """auto takes a GPU if llama.cpp can use one; cuda is an error where there is none; cpu leaves it alone."""
     lanes: list[LaneConfig] = Field(default=[LaneConfig()], min_length=1)
     """A lane batches all its sequences, so one is fastest; more of them keep kinds of work apart."""
+    adaptive_threads: bool = Field(default=True)
+    """Compute with fewer CPU threads while other processes want the cores, as long as that is no slower; off: always
+    with all of them."""
     max_step_tokens: Integer = Field(default=512, ge=1, le=65_536)
     """The most tokens that a lane computes in one step; at least its places."""
     micro_batch: Integer = Field(default=512, ge=1, le=65_536)

@@ -9,7 +9,7 @@ from llamalane.ids import LEAST_URGENT, Level, PlanVersion, RequestId, StepNumbe
 from llamalane.scheduler.histogram import Histogram
 from llamalane.scheduler.pacing import StepTimeModel
 from llamalane.scheduler.request import Request, RequestState
-from llamalane.streams import Change, Copied, Edit, Join, LaneFailed, PoolLane, StepPlan, StepReport, StepShare
+from llamalane.streams import Change, Copied, Device, Edit, Join, LaneFailed, PoolLane, StepPlan, StepReport, StepShare
 
 NOTABLE_CHANGE = 0.25
 """A new prefill budget is worth a plan of its own when it differs by this share of the old one."""
@@ -60,6 +60,8 @@ class LaneLedger:
         self.decode_seconds = 0.0
         self.sample_seconds = 0.0
         self.idle_seconds = 0.0
+        self.threads = lane.stream.options.threads if lane.stream.options.device is Device.CPU else 0
+        """CPU threads that the last step was computed with; 0 on a GPU, where they do little."""
         self.step_seconds = Histogram(STEP_BOUNDS)
         self.step_rows = Histogram(ROW_BOUNDS)
         self.step_tokens = Histogram(TOKEN_BOUNDS)
@@ -102,6 +104,8 @@ class LaneLedger:
             self.decode_seconds += report.times.decode
             self.sample_seconds += report.times.sample
             self.idle_seconds += report.times.idle
+            if self.threads:
+                self.threads = report.times.threads or self.threads
             self.step_seconds.observe(report.times.decode + report.times.sample)
             self.step_rows.observe(report.decode_rows)
             self.step_tokens.observe(report.decode_rows + report.prefill_tokens)

@@ -45,6 +45,7 @@ class LaneStatistics:
         step_age: about how many seconds ago the step under way began; 0 while the lane has nothing to compute. A lane
             whose device hangs is told by it: steps take a fraction of a second, or a few on a slow machine.
         abandoned_steps: steps that were broken off for a more urgent request.
+        threads: CPU threads that it computes with now; 0 on a GPU, where they do little.
         step_seconds, step_rows, step_tokens: of each step, its time, the rows of generated tokens, and all tokens.
     """
 
@@ -68,6 +69,7 @@ class LaneStatistics:
     evictions: int
     paused: bool = False
     step_age: float = 0.0
+    threads: int = 0
     step_seconds: HistogramSnapshot = NOTHING
     step_rows: HistogramSnapshot = NOTHING
     step_tokens: HistogramSnapshot = NOTHING
@@ -148,6 +150,7 @@ def _lane(ledger: LaneLedger, now: float) -> LaneStatistics:
         evictions=region.evictions,
         paused=lane.withheld,
         step_age=ledger.step_age(now),
+        threads=ledger.threads,
         step_seconds=ledger.step_seconds.snapshot(),
         step_rows=ledger.step_rows.snapshot(),
         step_tokens=ledger.step_tokens.snapshot(),

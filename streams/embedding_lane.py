@@ -80,20 +80,22 @@ class EmbeddingLane(LaneThread[EmbeddingStepContext]):
         rows = self._rows.fill(self._batch)
         number = self._step + 1
         with self._gate.shared():
-            begin = time.monotonic()
+            timer = self._timer()
             try:
                 with self._brake.armed(number, context):
                     vectors = context.embed(self._batch)
             except StepAbandonedError:
                 self._step, self._step_end = number, time.monotonic()
                 return self._report(abandoned=True)
-        idle = begin - self._step_end if self._step_end is not None else 0.0
-        end = self._step_end = time.monotonic()
+            timer.stop()
+        self._adapt(timer, context)
+        idle = timer.begin - self._step_end if self._step_end is not None else 0.0
+        self._step_end = timer.end
         self._step = number
         self._failures = 0
         self._rows.advance(rows)
         outputs = [_output(row, vector) for row, vector in zip(rows, vectors, strict=True)]
-        return self._report(rows, outputs, StepTimes(begin, end - begin, 0.0, idle))
+        return self._report(rows, outputs, StepTimes(timer.begin, timer.wall, 0.0, idle, timer.threads))
 
     def _report(
         self,

@@ -149,13 +149,13 @@ class Lane(LaneThread[StepContext]):
         work = self._rows.fill(self._batch)
         number = self._step + 1
         with self._gate.shared():
-            begin = time.monotonic()
+            timer = self._timer()
             try:
                 with contextlib.nullcontext() if moved else self._brake.armed(number, context):
                     context.decode(self._batch)
             except StepAbandonedError:
                 return self._roll_back(context, work)
-            decoded = time.monotonic()
+            timer.stop()
             logits = context.logits(self._batch)
             self._rows.advance(work)
             self._rows.share_prefixes(context)
@@ -164,11 +164,12 @@ class Lane(LaneThread[StepContext]):
             for row, place in zip(work.outputs, work.places, strict=True):
                 if row in self._rows:  # else its prompt could not be measured
                     outputs.append(self._choose(row, logits[place], context))
-        idle = begin - self._step_end if self._step_end is not None else 0.0
+        self._adapt(timer, context)
+        idle = timer.begin - self._step_end if self._step_end is not None else 0.0
         self._step_end = time.monotonic()
         self._step = number
         self._failures = 0
-        times = StepTimes(begin, decoded - begin, self._step_end - decoded, idle)
+        times = StepTimes(timer.begin, timer.wall, self._step_end - timer.end, idle, timer.threads)
         return self._report(work, outputs, prompt_scores, times)
 
     def _roll_back(self, context: StepContext, work: Work) -> StepReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -11,10 +12,12 @@ from typing import Generic, Protocol, TypeVar
 from llamalane.errors import ContextError, LlamalaneError
 from llamalane.ids import StepNumber
 from llamalane.streams.brake import Brake
+from llamalane.streams.device import Device
 from llamalane.streams.gate import Gate
 from llamalane.streams.mailbox import Mailbox
 from llamalane.streams.steps import LaneFailed, LaneMessage, LaneReady, Receiver, StepPlan
 from llamalane.streams.stream import Stream
+from llamalane.streams.thread_count import ThreadCount
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +29,9 @@ class LaneContext(Protocol):
     """What every lane asks of its context."""
 
     def interrupt(self, on: bool) -> None:  # noqa: D102
+        ...
+
+    def set_threads(self, threads: int) -> None:  # noqa: D102
         ...
 
     def close(self) -> None:  # noqa: D102
@@ -51,6 +57,7 @@ class LaneThread(ABC, Generic[ContextT]):
         self._open_context = open_context
         self._gate = gate
         self._mailbox = Mailbox()
+        self._thread_count = self._all_threads()
         self._epoch = 0
         self._step = 0
         self._failures = 0
@@ -105,6 +112,23 @@ class LaneThread(ABC, Generic[ContextT]):
     def _finish(self) -> None:
         """Free what the lane has beside its context; on its thread, at its end."""
 
+    def _timer(self) -> StepTimer:
+        """Begin to time a step, on the lane's thread."""
+        return StepTimer(self._thread_count)
+
+    def _adapt(self, timer: StepTimer, context: ContextT) -> None:
+        """Let the next step have as many threads as it should, by what `timer` saw of the last one."""
+        count = self._thread_count
+        count.observe(timer.wall, timer.ran, timer.end)
+        if count.threads != timer.threads:
+            logger.info("lane %s computes with %d of its %d threads now", self.name, count.threads, count.most)
+            context.set_threads(count.threads)
+
+    def _all_threads(self) -> ThreadCount:
+        own = self.stream.options
+        adaptive = own.adaptive and own.device is Device.CPU
+        return ThreadCount(own.threads, least=1 if adaptive else own.threads)
+
     def _say(self, message: LaneMessage) -> None:
         assert self._receiver is not None
         self._receiver(message)
@@ -132,6 +156,7 @@ class LaneThread(ABC, Generic[ContextT]):
     def _open(self) -> ContextT:
         with self._gate.exclusive():
             context = self._open_context()
+        self._thread_count = self._all_threads()
         try:
             with self._gate.shared():
                 self._try_out(context)
@@ -175,6 +200,27 @@ class LaneThread(ABC, Generic[ContextT]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} on {self.stream!r}>"
+
+
+class StepTimer:
+    """How long a step took, from the timer's creation to `stop`, and for how much of it the calling thread ran."""
+
+    __slots__ = ("begin", "end", "ran", "threads")
+
+    def __init__(self, count: ThreadCount) -> None:
+        self.threads = count.threads
+        self.begin = self.end = time.monotonic()
+        self.ran = -time.thread_time()
+
+    def stop(self) -> None:
+        """End it, on the thread that it began on."""
+        self.ran += time.thread_time()
+        self.end = time.monotonic()
+
+    @property
+    def wall(self) -> float:
+        """Its time, in seconds."""
+        return self.end - self.begin
 
 
 def _as_ours(error: Exception) -> LlamalaneError:

@@ -320,6 +320,8 @@ class StepTimes:
     """Choosing tokens."""
     idle: float
     """Between the end of the step before and the start of this one's decode, sampling excluded; 0 after sleep."""
+    threads: int = 0
+    """CPU threads that computed it; 0 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class StreamOptions:
         places: how many sequences can run on it at once.
         cores: the CPU cores that its thread may use; empty: any.
         threads: how many threads llama.cpp uses.
+        adaptive: whether it uses fewer while other processes want its cores; on a CPU only.
         cuda: the CUDA stream that was acquired for it; None leaves llama.cpp its own.
         gpu: what the GPU is, such as `NVIDIA H200`; empty where there is none, or llama.cpp spreads the model.
         speed: how quick it is thought to be beside other lanes, until that is measured.
@@ -38,6 +39,7 @@ class StreamOptions:
     gpu: str = ""
     speed: float = 1.0
     model: str = ""
+    adaptive: bool = False
 
 
 class Stream(Protocol):

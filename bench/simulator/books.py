@@ -33,6 +33,7 @@ _TOKEN = 0
 class _Times:
     __slots__ = ("decode",)
     sample = idle = 0.0
+    threads = 0  # not known
 
     def __init__(self, decode: float) -> None:
         self.decode = decode

@@ -300,6 +300,13 @@ class Context:
         """
         self._flag.set(on)
 
+    def set_threads(self, threads: int) -> None:
+        """Compute the next steps with so many CPU threads, at least 1."""
+        self._check_open()
+        if threads < 1:
+            raise ContextError(f"a context computes with at least 1 thread; got {threads}")
+        self._api.llama_set_n_threads(self._pointer, threads, threads)
+
     def copy(self, source: SequenceId, target: SequenceId, length: int) -> bool:
         """Let an empty sequence hold the first `length` tokens of another one.
 

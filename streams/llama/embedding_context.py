@@ -126,6 +126,14 @@ class EmbeddingContext:
         """
         self._flag.set(on)
 
+    def set_threads(self, threads: int) -> None:
+        """Compute the next steps with so many CPU threads, at least 1."""
+        if not self._pointer:
+            raise ContextError("the context is closed")
+        if threads < 1:
+            raise ContextError(f"a context computes with at least 1 thread; got {threads}")
+        self._api.llama_set_n_threads(self._pointer, threads, threads)
+
     def close(self) -> None:
         """Free the context."""
         if self._pointer:

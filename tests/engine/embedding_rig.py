@@ -68,6 +68,9 @@ class InterceptedEmbeddings:
     def interrupt(self, on: bool) -> None:
         self._context.interrupt(on)
 
+    def set_threads(self, threads: int) -> None:
+        self._context.set_threads(threads)
+
     def close(self) -> None:
         self._context.close()
 

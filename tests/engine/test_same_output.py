@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from llamalane.scheduler import (
     SamplingParameters,
     StreamsConfig,
 )
+from llamalane.streams import lane_thread
+from llamalane.streams.thread_count import ThreadCount
 from tests.engine.conftest import MakeEngine
 from tests.engine.running import greedy, seeded
 from tests.engine.teacher_forced import Judge, Solo, Verdict, Written, cumulative
@@ -79,6 +82,30 @@ async def test_tiny_outputs_pass_the_check(make_engine: MakeEngine, tiny_model: 
         verdict = judge(solo, samplings(kind), texts)
     assert verdict.wrong == []
     assert verdict.tokens == TOKENS * (ALONE + len(PROMPTS))
+    assert verdict.tolerated <= AT_MOST_TOLERATED * verdict.tokens
+
+
+class Restless(ThreadCount):
+    """Lets each step have another number of threads, and tells which there were."""
+
+    seen: ClassVar[set[int]] = set()
+
+    def observe(self, wall: float, ran: float, now: float) -> None:
+        self.seen.add(self.threads)
+        self.threads = 1 + self.threads % 3
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_number_of_threads_plays_no_part(
+    make_engine: MakeEngine, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_thread, "ThreadCount", Restless)
+    async with make_engine(places=9) as engine:
+        texts = await run_alone_and_together(engine, samplings("seeded"))
+    assert Restless.seen == {1, 2, 3}
+    with Solo(tiny_model) as solo:
+        verdict = judge(solo, samplings("seeded"), texts)
+    assert verdict.wrong == []
     assert verdict.tolerated <= AT_MOST_TOLERATED * verdict.tokens
 
 

@@ -186,6 +186,15 @@ def test_the_time_of_all_steps_is_summed() -> None:
     assert (books.steps, books.decode_seconds, books.sample_seconds, books.idle_seconds) == (7, 1.5, 0.75, 0.375)
 
 
+def test_the_threads_of_the_last_step_are_told() -> None:
+    books = ledger()
+    assert books.threads == 1
+    for threads, told in ((2, 2), (0, 2), (1, 1)):
+        times = StepTimes(begin=0.0, decode=0.5, sample=0.0, idle=0.0, threads=threads)
+        books.observe(StepReport("lane-0", StepNumber(1), PlanVersion(0), times=times), 0.0)
+        assert books.threads == told
+
+
 def test_a_lane_that_waits_for_a_successor_is_answered_whoever_comes(start: Start) -> None:
     harness = start([2], limit=512)
     harness.submit(max_tokens=2)

@@ -15,6 +15,7 @@ from llamalane.ids import SequenceId
 from llamalane.streams import (
     ContextShift,
     CpuStream,
+    Device,
     FinishReason,
     LaneFailed,
     LaneMessage,
@@ -66,6 +67,7 @@ class Script:
         self.steps = 0
         self.in_step = False
         self.threads: set[int] = set()
+        self.thread_counts: list[int] = []
 
 
 class Hold:
@@ -142,6 +144,10 @@ class ScriptedContext:
     def interrupt(self, on: bool) -> None:
         self._inner.interrupt(on)
 
+    def set_threads(self, threads: int) -> None:
+        self._script.thread_counts.append(threads)
+        self._inner.set_threads(threads)
+
     def close(self) -> None:
         self._script.threads.add(threading.get_ident())
         if not self._closed:
@@ -209,6 +215,9 @@ def open_lane(
     gate: Gate | None = None,
     max_step_tokens: int = OPTIONS.max_step_tokens,
     cores: tuple[int, ...] = (),
+    threads: int = 1,
+    device: Device = Device.CPU,
+    adaptive: bool = True,
     options: ContextOptions = OPTIONS,
     can_abandon: bool = True,
     shift: ContextShift | None = None,
@@ -227,7 +236,8 @@ def open_lane(
             raise
         return ScriptedContext(plays, Context(model, options))
 
-    stream = CpuStream(dataclasses.replace(stream_options(name), cores=cores))
+    own = dataclasses.replace(stream_options(name), cores=cores, threads=threads, device=device, adaptive=adaptive)
+    stream = CpuStream(own)
     return Lane(
         stream,
         model.vocabulary,

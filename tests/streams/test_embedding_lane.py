@@ -45,6 +45,9 @@ class SumContext:
     def interrupt(self, on: bool) -> None:
         self.interrupted = on
 
+    def set_threads(self, threads: int) -> None:
+        raise AssertionError("one thread is all that it has")
+
     def close(self) -> None:
         self.closed += 1
 

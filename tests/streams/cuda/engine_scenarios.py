@@ -75,8 +75,13 @@ def prepare(*, with_shim: bool = True) -> tuple[FakeMachine, type[TakingContext]
 
     Library.supports_gpu_offload = True  # type: ignore[assignment, method-assign]
     llama_model.find_gpu = cpu_as_gpu  # type: ignore[attr-defined]
-    assembly.available_cores = lambda: tuple(range(8))  # type: ignore[attr-defined]  # the machine may have fewer
+    assembly.available_cores = eight_cores  # type: ignore[attr-defined]
     return machine, Taking
+
+
+def eight_cores(root: Path = Path("/")) -> tuple[int, ...]:
+    """Stand in for those of the machine, which may have fewer."""
+    return tuple(range(8))
 
 
 def config_of(lanes: list[LaneConfig], budget: int | str) -> EngineConfig:
