@@ -25,7 +25,7 @@ STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEXES := https://abetlen.github.io/llama-cpp-python/whl
 
-.PHONY: help serve test fuzz examples lint gemma
+.PHONY: help serve test fuzz examples lint bench gemma
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
 
@@ -35,6 +35,7 @@ help:
 	@echo "make fuzz    send CASES=$(CASES) requests that are made up from the API's description"
 	@echo "make examples run the examples (ARGS=), with LangChain and LlamaIndex in an environment of their own"
 	@echo "make lint    check style and types"
+	@echo "make bench   measure what has become slower since the last saved result (ARGS=--save keeps the new one)"
 	@echo "make gemma   fetch a second model, with a sliding window, on which some tests run (240 MB)"
 	@echo "Each sets up $(VENV) first, with PYTHON=$(PYTHON). WHEELS=cpu saves compiling llama.cpp."
 
@@ -56,6 +57,9 @@ lint: $(STAMPS)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: $(STAMPS)/bench $(STAMPS)/model
+	$(BIN)/llamalane bench guard $(ARGS)
 
 gemma: $(STAMPS)/gemma
 
@@ -100,6 +104,11 @@ $(STAMPS)/examples: pyproject.toml $(STAMPS)/venv
 	@echo "Installing LangChain and LlamaIndex into $(VENV)/examples, for two of the examples."
 	$(BIN)/python -m venv --without-pip $(VENV)/examples
 	$(PIP) --python $(VENV)/examples install --quiet --group examples
+	@touch $@
+
+$(STAMPS)/bench: pyproject.toml $(STAMPS)/server
+	@echo "Installing what the benchmarks need."
+	$(PIP) install --group bench
 	@touch $@
 
 # mypy reads the libraries that the tests use.

@@ -411,6 +411,25 @@ def handover(
     print(measuring.handover_markdown(plan, results))
 
 
+@app.command()
+def guard(
+    model: Model = None,
+    repeats: Annotated[int, typer.Option(help="How often everything is measured.", metavar="N", min=2)] = 5,
+    results: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where results are.", show_default="bench/results of the checkout"),
+    ] = None,
+    save: Annotated[bool, typer.Option("--save", help="Save the result, for later ones to be compared with.")] = False,
+    busy_ok: BusyOk = False,
+) -> None:
+    """Compare what everything costs with the last saved result; ends with code 1 if something became slower."""
+    with _needed_packages():
+        from llamalane.bench.guard import command  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench.guard.result import RESULTS  # noqa: PLC0415
+    if command.guard(model, repeats=repeats, folder=results or RESULTS, keep=save, busy_ok=busy_ok):
+        raise typer.Exit(1)
+
+
 def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
