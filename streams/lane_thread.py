@@ -121,7 +121,7 @@ class LaneThread(ABC, Generic[ContextT]):
         count = self._thread_count
         count.observe(timer.wall, timer.ran, timer.end)
         if count.threads != timer.threads:
-            logger.info("lane %s computes with %d of its %d threads now", self.name, count.threads, count.most)
+            logger.debug("lane %s computes with %d of its %d threads now", self.name, count.threads, count.most)
             context.set_threads(count.threads)
 
     def _all_threads(self) -> ThreadCount:

@@ -35,7 +35,7 @@ def test_a_lane_whose_thread_does_not_run_gives_up_threads(
     start: Start, inbox: Inbox, model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = Script()
-    with caplog.at_level(logging.INFO, "llamalane.streams"):
+    with caplog.at_level(logging.DEBUG, "llamalane.streams"):
         start(script, threads=2).post(plan(1, join("a", 0, PROMPT, max_tokens=STEPS, sampling=ENDLESS)))
         reports = inbox.reports_until("a")
     used = [report.times.threads for report in reports if report.times is not None]

@@ -21,7 +21,7 @@ SEARCH = 40
 
 @dataclass
 class Machine:
-    """Steps on a machine of `cores`, of which `busy` belong to others; no thread of the lane shares a core for long."""
+    """Computes steps of `step` seconds one after the other, and counts how often their threads change."""
 
     count: ThreadCount
     step: float = 0.04
