@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from statistics import median
 
 from llamalane.bench.guard.measures import measure_all
 from llamalane.bench.guard.result import GuardResult, last, now, save
@@ -51,7 +50,7 @@ def tell_changes(before: GuardResult | None, result: GuardResult) -> int:
 
 
 def _before_lines(before: GuardResult, result: GuardResult) -> list[str]:
-    pace = median(_sticks(result)) / median(_sticks(before))
+    pace = result.yardstick / before.yardstick
     lines = [f"Compared with the result of {before.taken}; Python takes {pace:.2f} times as long as it did then."]
     if not result.of_same_machine(before):
         lines.append(f"That was another machine, so only large changes count: {_machine_line(before.machine)}")
@@ -63,10 +62,6 @@ def _before_lines(before: GuardResult, result: GuardResult) -> list[str]:
     if before.model != result.model:
         lines.append(f"The model was {before.model} then, and is {result.model} now.")
     return [*lines, ""]
-
-
-def _sticks(result: GuardResult) -> list[float]:
-    return [stick for series in result.series.values() for stick in series.yardstick]
 
 
 def _machine_line(machine: Machine) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -38,13 +39,6 @@ class Series:
         if not self.values or len(self.values) != len(self.yardstick):
             raise ValueError("a series has values, and as many times of the yardstick")
 
-    @property
-    def comparable(self) -> list[float]:
-        """The values as a quicker or slower machine would have them too: times in yardsticks, ratios as they are."""
-        if not self.unit:
-            return list(self.values)
-        return [value / stick for value, stick in zip(self.values, self.yardstick, strict=True)]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardResult:
@@ -54,6 +48,16 @@ class GuardResult:
     machine: Machine
     model: str
     series: Mapping[str, Series]
+
+    @property
+    def yardstick(self) -> float:
+        """Seconds that the yardstick took in the median; a single one may have been disturbed."""
+        return median(stick for series in self.series.values() for stick in series.yardstick)
+
+    def comparable(self, name: str) -> list[float]:
+        """Return a series as a quicker or slower machine would have it too: times in yardsticks, ratios as they are."""
+        series = self.series[name]
+        return [value / self.yardstick if series.unit else value for value in series.values]
 
     def of_same_machine(self, other: GuardResult) -> bool:
         """Return whether another result is of the same kind of machine and Python."""

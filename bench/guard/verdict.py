@@ -9,7 +9,7 @@ from statistics import median
 
 from llamalane.bench.guard.result import GuardResult, Series
 
-LEAST_NOISE = 0.05
+LEAST_NOISE = 0.1
 """A smaller change means nothing, however little the values spread,"""
 LEAST_NOISE_ELSEWHERE = 0.25
 """and on another machine neither does this: not everything is as much quicker there as the yardstick."""
@@ -48,11 +48,11 @@ class Change:
 def compare(before: GuardResult, after: GuardResult) -> list[Change]:
     """Return what became of each number: first those measured now, in their order, then those that are gone.
 
-    A number's noise is the mean of how far its values lie apart on either side, as a share of their median.
+    A number's noise is how far its values lie apart, as a share of their median, on both sides together.
     """
     least = LEAST_NOISE if after.of_same_machine(before) else LEAST_NOISE_ELSEWHERE
     names = [*after.series, *(name for name in before.series if name not in after.series)]
-    return [_change(name, before.series.get(name), after.series.get(name), least) for name in names]
+    return [_change(name, before, after, least) for name in names]
 
 
 def changes_markdown(changes: Sequence[Change]) -> str:
@@ -61,16 +61,17 @@ def changes_markdown(changes: Sequence[Change]) -> str:
     return "\n".join([*lines, *_rows(changes)])
 
 
-def _change(name: str, before: Series | None, after: Series | None, least: float) -> Change:
+def _change(name: str, before: GuardResult, after: GuardResult, least: float) -> Change:
+    then, now = before.series.get(name), after.series.get(name)
     moved, noise, verdict = 0.0, 0.0, Verdict.GONE
-    if before is None:
+    if then is None:
         verdict = Verdict.NEW
-    elif after is not None:
-        old, new = before.comparable, after.comparable
+    elif now is not None:
+        old, new = before.comparable(name), after.comparable(name)
         moved = median(new) / median(old) - 1
-        noise = max(least, (_spread(old) + _spread(new)) / 2)
-        verdict = _judge(moved, noise, more_is_better=after.more_is_better)
-    return Change(name=name, before=before, after=after, moved=moved, noise=noise, verdict=verdict)
+        noise = max(least, _spread(old) + _spread(new))
+        verdict = _judge(moved, noise, more_is_better=now.more_is_better)
+    return Change(name=name, before=then, after=now, moved=moved, noise=noise, verdict=verdict)
 
 
 def _judge(moved: float, noise: float, *, more_is_better: bool) -> Verdict:

@@ -61,6 +61,12 @@ def test_times_are_compared_in_yardsticks() -> None:
     assert verdict(quick, series(15, 15, 15)) is Verdict.WORSE
 
 
+def test_a_yardstick_that_was_disturbed_does_not_count() -> None:
+    disturbed = Series(unit="µs", more_is_better=False, values=(10, 10, 10), yardstick=(1, 9, 1))
+    assert verdict(series(10, 10, 10), disturbed) is Verdict.SAME
+    assert verdict(series(8, 8, 8), disturbed) is Verdict.WORSE
+
+
 def test_on_another_machine_only_large_changes_count() -> None:
     assert verdict(series(10, 10), series(12, 12)) is Verdict.WORSE
     assert verdict(series(10, 10), series(12, 12), OTHER) is Verdict.SAME
@@ -81,7 +87,7 @@ def test_what_was_not_measured_before_or_is_no_more_is_told() -> None:
     ]
     table = changes_markdown(compare(before, after)).splitlines()
     assert table[2:] == [
-        "| both | 1 µs | 1 µs | +0% | 5% | same |",
+        "| both | 1 µs | 1 µs | +0% | 10% | same |",
         "| new |  | 1 |  |  | new |",
         "| old | 1 µs |  |  |  | gone |",
     ]
