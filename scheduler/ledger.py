@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from llamalane.ids import LEAST_URGENT, Level, PlanVersion, RequestId, StepNumber
 from llamalane.scheduler.histogram import Histogram
@@ -91,7 +91,8 @@ class LaneLedger:
 
     def observe(self, report: StepReport, now: float) -> None:
         """Take note of a step: the plan that it acknowledges, and its times."""
-        self._unacknowledged = [edit for edit in self._unacknowledged if edit.version > report.version]
+        if self._unacknowledged:
+            self._unacknowledged = [edit for edit in self._unacknowledged if edit.version > report.version]
         self.steps = report.step
         self.step_began = now
         if report.abandoned:
@@ -99,14 +100,15 @@ class LaneLedger:
         self._awaited = self._planned_successors and any(output.ended for output in report.outputs)
         for output in report.outputs:
             self._interrupted.pop(output.request, None)
-        if report.times is not None:
+        times = report.times
+        if times is not None:
             self.model.observe(report)
-            self.decode_seconds += report.times.decode
-            self.sample_seconds += report.times.sample
-            self.idle_seconds += report.times.idle
+            self.decode_seconds += times.decode
+            self.sample_seconds += times.sample
+            self.idle_seconds += times.idle
             if self.threads:
-                self.threads = report.times.threads or self.threads
-            self.step_seconds.observe(report.times.decode + report.times.sample)
+                self.threads = times.threads or self.threads
+            self.step_seconds.observe(times.decode + times.sample)
             self.step_rows.observe(report.decode_rows)
             self.step_tokens.observe(report.decode_rows + report.prefill_tokens)
 
@@ -138,12 +140,16 @@ class LaneLedger:
 
         Every plan repeats the edits that were not acknowledged, since it replaces one that was perhaps not taken.
         """
-        tokens, share = self._prefill_tokens(), self._share()
-        notable = abs(tokens - self._planned_tokens) > NOTABLE_CHANGE * self._planned_tokens
+        prompts, outputs = self._prompts(), self._output_levels()
+        share = self._share(outputs)
         same = share == self._planned_share and (successors == self._planned_successors or not self.running)
-        if same and not self._fresh and not self._awaited and not (notable and self._prompts()):
+        wanted = not same or bool(self._fresh) or self._awaited
+        if not wanted and not prompts:
             return None
-        if not any(self._under_way()):
+        tokens = self._prefill_tokens(prompts, outputs)
+        if not wanted and abs(tokens - self._planned_tokens) <= NOTABLE_CHANGE * self._planned_tokens:
+            return None
+        if next(self._under_way(), None) is None:
             self.step_began = now
         self._version = PlanVersion(self._version + 1)
         self._unacknowledged.extend(Edit(self._version, change) for change in self._fresh)
@@ -180,13 +186,7 @@ class LaneLedger:
 
         None when there are none, or all of them fit.
         """
-        levels = self._output_levels()
-        best = min(levels, default=LEAST_URGENT)
-        urgent = levels.count(best)
-        if urgent == len(levels):
-            return None
-        fitting = self._fitting(best, urgent, len(levels))
-        return fitting if len(levels) - urgent > fitting else None
+        return self._fitting_beside_best(self._output_levels())
 
     def best_output(self) -> Level:
         """Return the most urgent level that has rows in the decode steps."""
@@ -222,20 +222,26 @@ class LaneLedger:
         target = max(self._targets[best], HOPELESS * self.model.decode_seconds(rows))
         return max(0, self.model.rows_within(target, most) - rows)
 
-    def _share(self) -> StepShare | None:
-        fitting = self.less_urgent_rows()
-        if fitting is None:
+    def _fitting_beside_best(self, levels: Sequence[Level]) -> int | None:
+        """Return how many of the rows of these levels, less urgent than the best, fit; None when all do."""
+        best = min(levels, default=LEAST_URGENT)
+        urgent = levels.count(best)
+        if urgent == len(levels):
             return None
-        return StepShare(self.best_output(), max(1, fitting))
+        fitting = self._fitting(best, urgent, len(levels))
+        return fitting if len(levels) - urgent > fitting else None
 
-    def _prefill_tokens(self) -> int:
-        """Return how many prompt tokens a step may compute.
+    def _share(self, outputs: Sequence[Level]) -> StepShare | None:
+        fitting = self._fitting_beside_best(outputs)
+        return None if fitting is None else StepShare(min(outputs), max(1, fitting))
+
+    def _prefill_tokens(self, prompts: Sequence[Request], outputs: Sequence[Level]) -> int:
+        """Return how many prompt tokens a step may compute, beside outputs of so many rows of these levels.
 
         The target protects running outputs from prompts. A prompt that is more urgent than all of them gets longer
         steps, in which no other prompt has a part.
         """
         largest = self.lane.backend.max_step_tokens
-        prompts, outputs = self._prompts(), self._output_levels()
         best = min([request.level for request in prompts], default=LEAST_URGENT)
         protected = [level for level in outputs if level <= best]
         if protected:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from llamalane.streams import StepReport
 
 SMALLEST_CHUNK = 8
@@ -25,17 +27,22 @@ class StepTimeModel:
 
     def observe(self, report: StepReport) -> None:
         """Learn from a step."""
-        if report.times is None:
-            return
-        seconds = report.times.decode + report.times.sample
-        rows = report.decode_rows
-        if report.prefill_tokens == 0:
-            self._decode_seconds[rows] = _mean(self._decode_seconds.get(rows), seconds)
-        else:
-            # A step takes some time whatever it computes, so a few tokens say little about each.
-            rest = max(seconds - self.decode_seconds(rows), 0.0)
-            weight = min(1.0, report.prefill_tokens / TELLING)
-            self._token_seconds = _mean(self._token_seconds, rest / report.prefill_tokens, weight)
+        if report.times is not None:
+            seconds = report.times.decode + report.times.sample
+            if report.prefill_tokens:
+                self.observe_chunks([(seconds, report.decode_rows)], report.prefill_tokens)
+            else:
+                self.observe_decodes([seconds], report.decode_rows)
+
+    def observe_decodes(self, times: Iterable[float], rows: int) -> None:
+        """Learn from steps without prompts, one after the other: their seconds, and the rows that each of them had."""
+        self._decode_seconds[rows] = _mean(self._decode_seconds.get(rows), times, _WEIGHT)
+
+    def observe_chunks(self, steps: Iterable[tuple[float, int]], prefill_tokens: int) -> None:
+        """Learn from steps with so many prompt tokens each: the seconds of each of them, and its decode rows."""
+        # A step takes some time whatever it computes, so a few tokens say little about each.
+        each = [max(seconds - self.decode_seconds(rows), 0.0) / prefill_tokens for seconds, rows in steps]
+        self._token_seconds = _mean(self._token_seconds, each, _WEIGHT * min(1.0, prefill_tokens / TELLING))
 
     @property
     def token_seconds(self) -> float | None:
@@ -74,8 +81,15 @@ class StepTimeModel:
 
     def rows_within(self, target: float, most: int) -> int:
         """Return how many decode rows fit a step of `target` seconds, at most `most`."""
-        return next((rows for rows in range(most, 0, -1) if self.decode_seconds(rows) <= target), 0)
+        for rows in range(most, 0, -1):
+            if self.decode_seconds(rows) <= target:
+                return rows
+        return 0
 
 
-def _mean(mean: float | None, value: float, weight: float = 1.0) -> float:
-    return value if mean is None else mean + _WEIGHT * weight * (value - mean)
+def _mean(mean: float | None, values: Iterable[float], weight: float) -> float:
+    """Return a running mean after one value more or several; the first one of all is taken as it is."""
+    for value in values:
+        mean = value if mean is None else mean + weight * (value - mean)
+    assert mean is not None, "no step was observed"
+    return mean

@@ -7,7 +7,7 @@ from typing import cast
 
 from llamalane.bench.simulator.lane import Moment, SimulatedLane
 from llamalane.bench.simulator.places import Places
-from llamalane.bench.simulator.request import Picoseconds, seconds
+from llamalane.bench.simulator.request import SECOND, Picoseconds, seconds
 from llamalane.bench.simulator.row import Row
 from llamalane.bench.simulator.steadiness import SimulatedLedger, is_steady
 from llamalane.bench.simulator.views import view_of_lane
@@ -140,20 +140,23 @@ class LaneBooks:
 
         In these, `gained` got tokens; of them, `ended` got their last ones.
         """
-        lane = self.lane
-        *before, last = lane.steps_over
+        *before, last = self.lane.steps_over
         if before:
-            report, learn = self._report(last), self.ledger.model.observe
-            for duration, rows in before:
-                report.times.decode = seconds(duration)
-                report.decode_rows = rows
-                learn(cast(StepReport, report))
+            self._learn(before)
         outputs = [RowOutput(row.id, _TOKEN, FinishReason.LENGTH) for row in ended]
         if self._interrupted:
             told = [row.id for row in gained if row.id in self._interrupted]
             self._interrupted.difference_update(told)
             outputs += [RowOutput(request, _TOKEN) for request in told]
         self.ledger.observe(cast(StepReport, self._report(last, outputs)), seconds(time))
+
+    def _learn(self, steps: Sequence[tuple[Picoseconds, int]]) -> None:
+        """Learn from steps of a run what the ledger would learn from a report on each of them."""
+        if self.lane.prefill_tokens:
+            timed = [(duration / SECOND, rows) for duration, rows in steps]
+            self.ledger.model.observe_chunks(timed, self.lane.prefill_tokens)
+        else:  # with equally many rows in each of them
+            self.ledger.model.observe_decodes([duration / SECOND for duration, _ in steps], steps[0][1])
 
     def observe_abandoned(self, time: Picoseconds) -> None:
         """Take note that the step under way was broken off at `time`."""

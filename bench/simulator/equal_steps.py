@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from llamalane.bench.simulator.passes import Part
+from llamalane.bench.simulator.passes import PlainPart
 from llamalane.bench.simulator.request import Picoseconds
 from llamalane.bench.simulator.row import Row
 
@@ -32,8 +32,8 @@ class Pace(NamedTuple):
     def durations(self, steps: int) -> list[Picoseconds]:
         """Return how long each of the first so many steps takes."""
         durations = [0] * steps
-        durations[::2] = [self.first + pair * self.first_rise for pair in range((steps + 1) // 2)]
-        durations[1::2] = [self.second + pair * self.second_rise for pair in range(steps // 2)]
+        durations[::2] = _rising(self.first, self.first_rise, (steps + 1) // 2)
+        durations[1::2] = _rising(self.second, self.second_rise, steps // 2)
         return durations
 
     def span(self, steps: int) -> Picoseconds:
@@ -44,12 +44,19 @@ class Pace(NamedTuple):
 
     def within(self, time: Picoseconds, steps: int) -> int:
         """Return how many of so many steps are over after `time`: the most whose span is no longer."""
+        if time < self.first:
+            return 0
         return bisect_right(range(1, steps + 1), time, key=self.span)
 
     def after(self, steps: int) -> Pace:
         """Return the pace of what follows so many steps."""
         rises = (self.first_rise, self.second_rise)
         return Pace(self.of(steps), self.of(steps + 1), *(rises if steps % 2 == 0 else rises[::-1]))
+
+
+def _rising(first: Picoseconds, rise: Picoseconds, count: int) -> Sequence[Picoseconds]:
+    """Return so many times, each by as much longer than the one before."""
+    return range(first, first + count * rise, rise) if rise else [first] * count
 
 
 class EqualSteps:
@@ -71,7 +78,8 @@ class EqualSteps:
         waiting: Sequence[Row] = (),
     ) -> None:
         self._rows = rows
-        self._every = [row for row in rows if row not in taking_turns and row not in resting]
+        alternating = {row.id for row in (*taking_turns, *resting)}
+        self._every = [row for row in rows if row.id not in alternating] if alternating else rows
         self._taking_turns = taking_turns
         self._resting = resting
         self._prompt = prompt
@@ -100,15 +108,15 @@ class EqualSteps:
         """Return how many rows decode in a step, counted from 0."""
         return len(self._every) + len(self._resting if step % 2 else self._taking_turns)
 
-    def parts(self, step: int) -> Iterator[Part]:
+    def parts(self, step: int) -> list[PlainPart]:
         """Return what a step computes, counted from 0."""
-        for row in self._every:
-            yield Part(row.sequence, row.length - 1 + step, 1)
+        parts = [(row.sequence, row.longest - row.left - 1 + step, 1) for row in self._every]
         for row in self._resting if step % 2 else self._taking_turns:
-            yield Part(row.sequence, row.length - 1 + step // 2, 1)
+            parts.append((row.sequence, row.length - 1 + step // 2, 1))
         if self._prompt is not None:
             start = self._prompt.length - self._prompt.uncomputed + step * self._chunk
-            yield Part(self._prompt.sequence, start, self._chunk)
+            parts.append((self._prompt.sequence, start, self._chunk))
+        return parts
 
     def advance(self, steps: int, note_part: Callable[[Row], None]) -> list[Row]:
         """Let rows gain what the next steps give, and return those that got any token.

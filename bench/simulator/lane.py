@@ -12,12 +12,13 @@ cuts the run short at the end of the step under way.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from llamalane.bench.simulator.equal_steps import EqualSteps, Pace
-from llamalane.bench.simulator.passes import Part, Pass, passes_of
+from llamalane.bench.simulator.passes import Pass, PlainPart, passes_of
 from llamalane.bench.simulator.request import Picoseconds
 from llamalane.bench.simulator.row import Row
 from llamalane.errors import LlamalaneError
@@ -78,6 +79,8 @@ class SimulatedLane:
         self.max_step_tokens = max_step_tokens
         self.begin: Picoseconds = 0
         """When the run of steps under way began."""
+        self.end: Picoseconds = 0
+        """When it ends."""
         self.steps_over: list[tuple[Picoseconds, int]] = []
         """How long each of the steps took that were settled or finished last, and how many rows decoded in it."""
         self.steps = 0
@@ -116,11 +119,6 @@ class SimulatedLane:
     def asleep(self) -> bool:
         """Whether no step is under way."""
         return not self.steps
-
-    @property
-    def end(self) -> Picoseconds:
-        """When the run of steps under way ends."""
-        return self.begin + self._pace.span(self.steps)
 
     @property
     def duration(self) -> Picoseconds:
@@ -177,11 +175,13 @@ class SimulatedLane:
         if self._run is None:
             return [(self._pace.first, self._decode_rows)]
         rows = (self._run.rows_in(0), self._run.rows_in(1))
-        return [(duration, rows[step % 2]) for step, duration in enumerate(self._pace.durations(steps))]
+        return list(zip(self._pace.durations(steps), itertools.cycle(rows)))
 
     def cut(self) -> None:
         """End the run with the step that is under way; it must be settled."""
-        self.steps = min(self.steps, 1)
+        if self.steps > 1:
+            self.steps = 1
+            self.end = self.begin + self._pace.first
 
     def start(self, time: Picoseconds) -> list[Row]:
         """Carry out the plan that lies there and begin the next steps, if there are rows; returns who left by it."""
@@ -189,9 +189,10 @@ class SimulatedLane:
         self._settled = False
         if self.rows:
             self._fill()
-            self.begin = time
             if left:
                 self.steps = 1  # its end tells the scheduler who left
+            self.begin = time
+            self.end = time + self._pace.span(self.steps)
         else:
             self.steps = 0
         return left
@@ -301,18 +302,18 @@ class SimulatedLane:
         if self._plan.share is not None or len(self._chunks) != 1:
             return None
         (prompt, chunk), *_ = self._chunks
+        if not chunk == self._plan.prefill_tokens == min(SMALLEST_CHUNK, self.max_step_tokens):
+            return None
+        if any(row.grows() for row in self.gained_last):
+            return None
         waiting = [row for row in self._sitting_out if row.uncomputed > 1]
         resting = [row for row in self._sitting_out if row.uncomputed == 1]
         best = min([row.level for row in (prompt, *waiting)])
         taking_turns = [row for row in self._part if row.level > best]
         rows = [row for row in self.rows if row.uncomputed == 1]
-        if not chunk == self._plan.prefill_tokens == min(SMALLEST_CHUNK, self.max_step_tokens):
-            return None
         if len(rows) - len(taking_turns) + chunk > self.max_step_tokens or not all(row.since_join for row in rows):
             return None
         if any(row.sheltered or row.urgency < prompt.urgency for row in waiting):  # it would be that one's turn
-            return None
-        if any(row.grows() for row in self.gained_last):
             return None
         return EqualSteps(rows, taking_turns=taking_turns, resting=resting, prompt=prompt, chunk=chunk, waiting=waiting)
 
@@ -322,8 +323,10 @@ class SimulatedLane:
     def _fill_step(self) -> None:
         self._run = None
         self.steps = 1
-        decoding = [row for row in self.rows if row.uncomputed == 1]
-        prompts = [row for row in self.rows if row.uncomputed > 1]
+        decoding: list[Row] = []
+        prompts: list[Row] = []
+        for row in self.rows:
+            (decoding if row.uncomputed == 1 else prompts).append(row)
         self._part = self._take_part(decoding, prompts)
         self._decode_rows = len(self._part)
         budget = room = min(max(self._plan.prefill_tokens, 1), self.max_step_tokens - self._decode_rows)
@@ -338,15 +341,16 @@ class SimulatedLane:
             room -= count
         idle = prompts[len(self._chunks) :]
         if len(self._part) < len(decoding):
-            idle += [row for row in decoding if row not in self._part]
+            part = {row.id for row in self._part}
+            idle += [row for row in decoding if row.id not in part]
         self._sitting_out = idle
         self.prefill_tokens = budget - room
-        parts = [Part(row.sequence, row.length - 1, 1) for row in self._part]
-        parts += [Part(row.sequence, row.length - row.uncomputed, count) for row, count in self._chunks]
+        parts = [(row.sequence, row.longest - row.left - 1, 1) for row in self._part]
+        parts += [(row.sequence, row.length - row.uncomputed, count) for row, count in self._chunks]
         completed = sum([row.uncomputed == count for row, count in self._chunks])
         self._pace = Pace.even(self._time(parts, self._decode_rows + completed), 0)
 
-    def _time(self, parts: Iterable[Part], outputs: int) -> Picoseconds:
+    def _time(self, parts: Iterable[PlainPart], outputs: int) -> Picoseconds:
         passes = passes_of(parts, partitioned=self._partitioned, micro_batch=self._micro_batch)
         return self._speed.step(passes, outputs)
 

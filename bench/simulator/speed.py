@@ -80,14 +80,17 @@ class Speed:
 
     def time(self, passes: Iterable[Pass]) -> Picoseconds:
         """Return how long these passes take, without what lies between two steps."""
-        return sum([self._law(one).time(one) for one in passes])
+        decoding, chunks = self._decoding, self._chunks
+        return sum(
+            [
+                (decoding if tokens == sequences else chunks).time(tokens, cells)
+                for sequences, tokens, cells in passes
+            ]
+        )
 
     def seconds(self, sequences: int, tokens: int, cells: int) -> float:
         """Return how long one pass takes, in seconds."""
         return seconds(self.time([Pass(sequences, tokens, cells)]))
-
-    def _law(self, one: Pass) -> _Law:
-        return self._decoding if one.decodes else self._chunks
 
 
 class _Law:
@@ -115,12 +118,12 @@ class _Law:
         """Return how long a pass of so many tokens would take without cells, in seconds."""
         return _line(self._tokens, self._bare, tokens)
 
-    def time(self, one: Pass) -> Picoseconds:
-        """Return how long a pass takes; never less than nothing."""
-        bare = self._known.get(one.tokens)
+    def time(self, tokens: int, cells: int) -> Picoseconds:
+        """Return how long a pass takes of so many tokens that attend to so many cells; never less than nothing."""
+        bare = self._known.get(tokens)
         if bare is None:
-            bare = self._known[one.tokens] = max(0, picoseconds(self.bare(one.tokens)))
-        return bare + self.cell * one.cells
+            bare = self._known[tokens] = max(0, picoseconds(self.bare(tokens)))
+        return bare + self.cell * cells
 
 
 def _slope(by_tokens: Mapping[int, Sequence[SpeedPoint]]) -> float:

@@ -22,13 +22,14 @@ class SimulatedLedger(LaneLedger):
 
     def would_plan(self, rows: Sequence[Row], token_seconds: float) -> int:
         """Return how many prompt tokens a step of these rows may compute if each takes so many seconds."""
-        learned, running = self.model, self.running
+        prompts = [cast(Request, row) for row in rows if not row.since_join]
+        outputs = [row.level for row in rows if row.since_join]
+        learned = self.model
         self.model = _Supposed(learned, token_seconds)
-        self.running = {row.id: cast(Request, row) for row in rows}
         try:
-            return self._prefill_tokens()
+            return self._prefill_tokens(prompts, outputs)
         finally:
-            self.model, self.running = learned, running
+            self.model = learned
 
 
 class _Supposed(StepTimeModel):
