@@ -42,6 +42,7 @@ class Timings(BaseModel):
     first_token_ms: float
     total_ms: float
     parks: int = Field(description="How often its choices had to give way.")
+    handovers: int = Field(description="How often they left the lane that had computed their prompt for another one.")
 
 
 class Envelope(BaseModel):

@@ -69,7 +69,8 @@ class GenerationAnswer(PrioritizedResponse):
                     await self._send_stream(level, receive, send, record, span)
                 else:
                     answer = await while_connected(receive, lambda: self._collect(level))
-                    await JSONResponse(answer, headers={PRIORITY_HEADER: str(level)})(scope, receive, send)
+                    headers = {PRIORITY_HEADER: str(answer["priority"])}  # it may have changed meanwhile
+                    await JSONResponse(answer, headers=headers)(scope, receive, send)
             finally:
                 self._tell(record, span)
 

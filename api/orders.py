@@ -104,11 +104,15 @@ class Order(Generic[BodyT]):
     body: BodyT
     created: int
     model: str
-    level: Level
     tier: str | None
     echoes: tuple[str | None, ...]
     replies: tuple[ReplyFormat | None, ...]
     handles: tuple[RequestHandle, ...]
+
+    @property
+    def level(self) -> Level:
+        """The priority of its choices at present, which may be another one than they were submitted at."""
+        return min(handle.level for handle in self.handles)
 
     @property
     def logprobs(self) -> bool:
@@ -139,15 +143,17 @@ class Order(Generic[BodyT]):
         )
 
     def summary(self, results: Sequence[Result]) -> dict[str, Any]:
-        """Return our own fields: the seed, and the times of the first admission, first token and last end."""
+        """Return our own fields: the priority by now, the seed, and when was what, from first admission to last end."""
         timings = [result.timings for result in results]
         return {
+            "priority": self.level,
             "seed": self.handles[0].seed,
             "timings": {
                 "wait_ms": _milliseconds(min(times.wait for times in timings)),
                 "first_token_ms": _milliseconds(min(times.first_token for times in timings)),
                 "total_ms": _milliseconds(max(times.total for times in timings)),
                 "parks": sum(times.parks for times in timings),
+                "handovers": sum(times.handovers for times in timings),
             },
         }
 
@@ -177,7 +183,6 @@ async def submit_all(
             body=body,
             created=int(time.time()),
             model=engine.model_name,
-            level=level,
             tier=None if body.service_tier is None else tier_of(engine.levels, level),
             echoes=tuple(prompt.echo for prompt in prompts),
             replies=tuple(prompt.reply for prompt in prompts),

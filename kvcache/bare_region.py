@@ -20,6 +20,8 @@ class BareRegion:
     partitioned = False
     shares = False
     can_roll_back = False
+    saves_in_parts = False
+    form = ""
     cells = 0
     room = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llamalane.kvcache.budget import RegionPlan
+from llamalane.kvcache.budget import Layout, RegionPlan
 
 
 @dataclass(slots=True)
@@ -32,3 +32,19 @@ class PlannedRegion:
     def sequences(self) -> int:
         """How many sequences can run or be paused."""
         return self.plan.sequences
+
+    @property
+    def saves_in_parts(self) -> bool:
+        """Whether a sequence is saved in parts, so that others can be computed in between."""
+        return self.plan.layout is Layout.PAGED and self.plan.keepers > 0
+
+    @property
+    def form(self) -> str:
+        """What saved cells look like: only regions of one model and one form can hold what another one held.
+
+        llama.cpp lays partitioned cells out by their number of parts. In one cache they are saved in parts, which only
+        a lane with keepers can put together.
+        """
+        if self.plan.layout is Layout.PARTITIONED:
+            return str(self.plan.sequences)
+        return "0" if self.saves_in_parts else "whole"

@@ -159,6 +159,8 @@ class EngineConfig(BaseSettings):
         if reserved and reserved >= sum(places):
             message = f"{reserved} of {sum(places)} places are reserved; one must stay open to every level"
             problems.append((("scheduler", "reserve"), message))
+        if self.scheduler.park == "swap" and self.kv.swap == 0:
+            problems.append((("scheduler", "park"), "swap needs host memory, and kv.swap is 0"))
         if isinstance(self.kv.budget, int) and lanes:
             try:
                 layout = Layout.PAGED if self.kv.layout == "auto" else Layout(self.kv.layout)

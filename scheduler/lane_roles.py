@@ -150,7 +150,7 @@ def _outputs(ledger: LaneLedger) -> int:
 
 def _tokens_left(request: Request, lane: PoolLane) -> int:
     """Return how many tokens a waiting request would have to compute on a lane before it gets the next one."""
-    if request.saved is not None:
+    if request.saved is not None and request.fits_saved(lane):
         return request.length - request.saved.length
     if request.lease is not None and request.lease.lane is lane:
         return request.length - request.lease.cells

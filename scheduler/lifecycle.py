@@ -235,7 +235,7 @@ class Lifecycle:
             self._rules.admission_for(request.model).admitted(choice)
             self._count_turn(choice)
         self.queue.remove(request)
-        if request.saved is not None:
+        if request.saved is not None and request.fits_saved(lane):
             self.counters.parked_bytes_in += len(request.saved.data)
         self._forget_saved(request)
         request.sheltered = request.sheltered or choice.by_share
@@ -340,6 +340,7 @@ class Lifecycle:
         self.roster.note_parked(request)
         self.queue.requeue(request)
         self.counters.handovers += request.handed_over
+        request.handovers += request.handed_over
         self.tell(EventKind.HANDED_OVER if request.handed_over else EventKind.PARKED, request)
 
     def _on_copied(self, request: Request, copied: Copied) -> None:

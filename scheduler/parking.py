@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from llamalane.kvcache import HostStore
 from llamalane.streams import Parked, Parking
 
@@ -50,10 +52,13 @@ class ParkingCosts:
         """Return how many bytes saved cells are likely to take, 0 until that is known."""
         return round(cells * self._cell_bytes)
 
-    def choose(self, cells: int, token_seconds: float | None, *, can_pause: bool) -> Parking:
+    def choose(
+        self, cells: int, token_seconds: float | None, *, can_pause: bool, most_seconds: float = math.inf
+    ) -> Parking:
         """Return how to park a request that fills `cells` cells, where a prompt token takes `token_seconds`.
 
-        `can_pause` tells whether its cells can stay where they are.
+        `can_pause` tells whether its cells can stay where they are. Unless it is the only way, it is not swapped when
+        saving its cells would take more than `most_seconds`, for which others would have to wait.
         """
         if can_pause and self._fixed in (None, Parking.PAUSE):
             return Parking.PAUSE
@@ -61,12 +66,15 @@ class ParkingCosts:
             return Parking.RECOMPUTE
         if self._fixed is Parking.SWAP:
             return Parking.SWAP
-        swapping = self.swap_seconds(cells) < self.compute_seconds(cells, token_seconds)
-        return Parking.SWAP if swapping else Parking.RECOMPUTE
+        swapping = self.swap_seconds(cells)
+        quick = swapping < self.compute_seconds(cells, token_seconds) and swapping / 2 <= most_seconds
+        return Parking.SWAP if quick else Parking.RECOMPUTE
 
-    def loss(self, cells: int, token_seconds: float | None, *, can_pause: bool) -> float:
-        """Return the seconds that parking a request would cost, the cheapest way."""
-        match self.choose(cells, token_seconds, can_pause=can_pause):
+    def loss(
+        self, cells: int, token_seconds: float | None, *, can_pause: bool, most_seconds: float = math.inf
+    ) -> float:
+        """Return the seconds that parking a request would cost, the way that `choose` says."""
+        match self.choose(cells, token_seconds, can_pause=can_pause, most_seconds=most_seconds):
             case Parking.PAUSE:
                 return 0.0
             case Parking.SWAP:

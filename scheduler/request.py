@@ -21,6 +21,7 @@ from llamalane.streams import (
     Join,
     Lease,
     Parked,
+    PoolLane,
     SamplingParameters,
     SavedCells,
     SharedPrefix,
@@ -72,7 +73,7 @@ class Request:
             arrival.
         sheltered: admitted by the guaranteed share: never displaced.
         lease: its place; while it is parked and paused, its cells.
-        saved: its cells in host memory, while it is parked and swapped.
+        saved: its cells in host memory, while it is parked and swapped; `saved_form` is the form of their region.
         share: the prefix that it takes from another sequence, since it was put on its present lane.
         reused: tokens that its lane need not compute since it was put there last: kept, shared or saved.
         since_join: tokens generated since it was put on its present lane.
@@ -90,6 +91,7 @@ class Request:
         gives_way: whether it ran when its lane was told to park it; else it was paused.
         handed_over: whether it is on its way from a lane for prompts to another one, being parked for that or waiting.
         parks: how often it was parked; `parks_in_a_row` without having got on in between.
+        handovers: how often it left a lane for prompts to go on elsewhere.
     """
 
     id: RequestId
@@ -119,6 +121,7 @@ class Request:
     last_token_at: float | None = None
     restarts: int = 0
     saved: SavedCells | None = None
+    saved_form: str = ""
     share: SharedPrefix | None = None
     shift: ContextShift | None = None
     dropped: int = 0
@@ -134,6 +137,7 @@ class Request:
     gives_way: bool = False
     handed_over: bool = False
     parks: int = 0
+    handovers: int = 0
     parks_in_a_row: int = 0
     delivery: Delivery = field(default_factory=Delivery)
 
@@ -205,6 +209,10 @@ class Request:
         """
         measured = self.prompt_logprobs is None or not self.prompt_logprobs.missing
         return self.history if measured else ()
+
+    def fits_saved(self, lane: PoolLane) -> bool:
+        """Return whether a lane can put its saved cells back, if it has any."""
+        return self.saved is None or self.saved_form == lane.region.form
 
     def move(self, state: RequestState) -> None:
         """Go on to `state`; anything but a step that the life of a request has is a programming error."""
@@ -326,6 +334,7 @@ class Request:
                 lane=self.lane,
                 restarts=self.restarts,
                 parks=self.parks,
+                handovers=self.handovers,
             ),
             seed=self.sampling.seed,
             level=self.level,

@@ -45,6 +45,7 @@ class Timings:
         per_token: mean time from one token to the next; 0 when there was one.
         restarts: how often its lane failed under it.
         parks: how often it had to give way.
+        handovers: how often it left the lane that had computed its prompt for another one.
     """
 
     wait: float
@@ -54,6 +55,7 @@ class Timings:
     lane: str
     restarts: int
     parks: int
+    handovers: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

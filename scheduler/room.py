@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from llamalane.scheduler.parking import ParkingCosts
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.roster import Roster, cells_needed
 from llamalane.streams import Parking, PoolLane
+from llamalane.streams.parts import seconds_between
 
 
 class ParkReason(enum.Enum):
@@ -133,7 +135,12 @@ class RoomMaker:
         if victim is None:
             return False
         assert victim.lease is not None
-        how = self._costs.choose(victim.lease.cells, ledger.model.token_seconds, can_pause=False)
+        how = self._costs.choose(
+            victim.lease.cells,
+            ledger.model.token_seconds,
+            can_pause=False,
+            most_seconds=_longest_copy(ledger, others=len(ledger.running)),
+        )
         self._parked(victim, how, ParkReason.RECLAIMED)
         if how is Parking.SWAP:
             self._roster.park(victim, how)
@@ -145,7 +152,12 @@ class RoomMaker:
         ledger = self._roster.ledger(victim)
         how = Parking.RECOMPUTE  # of a text that is embedded nothing stays between steps
         if not victim.model:
-            how = self._costs.choose(victim.length, ledger.model.token_seconds, can_pause=can_pause)
+            how = self._costs.choose(
+                victim.length,
+                ledger.model.token_seconds,
+                can_pause=can_pause,
+                most_seconds=_longest_copy(ledger, others=len(ledger.running) - 1),
+            )
         self._parked(victim, how, reason)
         self._roster.park(victim, how)
 
@@ -161,7 +173,12 @@ class RoomMaker:
     def _loss(self, request: Request) -> float:
         ledger = self._roster.ledger(request)
         can_pause = ledger.lane.region.free > 0
-        return self._costs.loss(request.length, ledger.model.token_seconds, can_pause=can_pause)
+        return self._costs.loss(
+            request.length,
+            ledger.model.token_seconds,
+            can_pause=can_pause,
+            most_seconds=_longest_copy(ledger, others=len(ledger.running) - 1),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +195,16 @@ def _need(request: Request, lane: PoolLane) -> _Need:
         return _Need(1, 0, request.next_cells - request.lease.cells)
     company = request.company
     return _Need(len(company), len(company), cells_needed(company, lane))
+
+
+def _longest_copy(ledger: LaneLedger, *, others: int) -> float:
+    """Return how many seconds a lane may take to save the cells of one sequence while so many others wait for a step.
+
+    Where that is done in parts, it does not matter how long all of them take.
+    """
+    if ledger.lane.region.saves_in_parts or not others:
+        return math.inf
+    return seconds_between(ledger.model.decode_seconds(others))
 
 
 def _can_be_parked(request: Request) -> bool:

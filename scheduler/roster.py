@@ -102,16 +102,26 @@ class Roster:
             and min(lane.free, lane.region.free) >= len(company)
             and lane.region.room >= cells_needed(company, lane)
         ]
+        lanes = [lane for lane in lanes if request.fits_saved(lane)] or lanes
         ledger = best_lane(request, [self.ledgers[lane.name] for lane in lanes], self._growth)
         return None if ledger is None else ledger.lane
 
     def lanes_open_to(self, request: Request, *, by_share: bool) -> list[PoolLane]:
-        """Return the lanes that a request would not overload, whether or not they have room for it just now."""
-        return [lane for lane in self.roles.lanes_for(request) if self._welcomes(lane, request, by_share)]
+        """Return the lanes that a request would not overload, whether or not they have room for it just now.
+
+        First come those that can put its saved cells back, if it has any.
+        """
+        lanes = [lane for lane in self.roles.lanes_for(request) if self._welcomes(lane, request, by_share)]
+        return sorted(lanes, key=lambda lane: not request.fits_saved(lane))
 
     def start(self, request: Request, lane: PoolLane) -> None:
-        """Give a waiting request a place on `lane`, or the one back on which it was paused, and tell the lane."""
+        """Give a waiting request a place on `lane`, or the one back on which it was paused, and tell the lane.
+
+        Saved cells that the lane cannot put back are given up.
+        """
         ledger = self.ledgers[lane.name]
+        if not request.fits_saved(lane):
+            request.saved = None
         self._paused.pop(request.id, None)
         self._handed_over.pop(request.id, None)
         request.share = None
@@ -182,7 +192,10 @@ class Roster:
 
     def note_parked(self, request: Request) -> None:
         """Take note that a request waits now, after its lane has confirmed."""
-        del self.ledger(request).parking[request.id]
+        ledger = self.ledger(request)
+        del ledger.parking[request.id]
+        if request.saved is not None:
+            request.saved_form = ledger.lane.region.form
         request.move(RequestState.WAITING)
         if request.lease is not None:
             self._paused[request.id] = request

@@ -191,5 +191,4 @@ class Stowage:
 
 def _state_scope(lane: PoolLane, tenant: str) -> str:
     """Return whose cells can be put back on a lane: those of a tenant, from a context divided in the same way."""
-    region = lane.region
-    return f"{region.sequences if region.partitioned else 0}/{tenant}"
+    return f"{lane.region.form}/{tenant}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
 
 from llamalane.ids import SequenceId
+from llamalane.streams.parts import Parts, Stopwatch
 from llamalane.streams.steps import Merge, Move, Restore, Restored, SavedCells, Stow, Stowed
 
 
@@ -24,10 +24,10 @@ class Cells(Protocol):
     def merge(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:  # noqa: D102
         ...
 
-    def save(self, sequence: SequenceId) -> bytearray:  # noqa: D102
+    def saving(self, sequence: SequenceId) -> Parts[bytearray]:  # noqa: D102
         ...
 
-    def restore(self, sequence: SequenceId, data: bytearray) -> bool:  # noqa: D102
+    def restoring(self, sequence: SequenceId, data: bytearray) -> Parts[bool]:  # noqa: D102
         ...
 
 
@@ -65,18 +65,23 @@ def merge(cells: Cells, change: Merge) -> None:
         cells.merge(change.source, change.sequence, change.start, change.end)
 
 
-def stow(cells: Cells, change: Stow) -> Stowed:
+def save(cells: Cells, sequence: SequenceId, length: int) -> Parts[tuple[SavedCells | None, float]]:
+    """Save a sequence of so many tokens; returns what was saved, and how many seconds that took, pauses left out."""
+    watch = Stopwatch()
+    data = (yield from watch.timing(cells.saving(sequence))) if length else None
+    return None if data is None else SavedCells(data, length), watch.seconds
+
+
+def stow(cells: Cells, change: Stow) -> Parts[Stowed]:
     """Save a sequence, and remove what it is not to keep."""
-    begin = time.monotonic()
-    length = cells.length(change.sequence)
-    saved = SavedCells(cells.save(change.sequence), length) if length else None
+    saved, seconds = yield from save(cells, change.sequence, cells.length(change.sequence))
     trim(cells, change.sequence, change.keep)
-    return Stowed(change.ticket, saved, time.monotonic() - begin)
+    return Stowed(change.ticket, saved, seconds)
 
 
-def restore(cells: Cells, change: Restore) -> Restored:
+def restore(cells: Cells, change: Restore) -> Parts[Restored]:
     """Put saved cells back into a sequence."""
     data = change.read()
-    done = data is not None and cells.restore(change.sequence, data)
+    done = data is not None and (yield from cells.restoring(change.sequence, data))
     done = done and trim(cells, change.sequence, change.length) == change.length
     return Restored(change.ticket, done, len(data or ()))

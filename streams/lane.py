@@ -25,6 +25,7 @@ from llamalane.streams.llama.vocabulary import Vocabulary
 from llamalane.streams.logprobs import log_softmax, scores_of
 from llamalane.streams.mailbox import Mailbox
 from llamalane.streams.measuring import measure
+from llamalane.streams.parts import Gap
 from llamalane.streams.row import Row
 from llamalane.streams.running_set import RunningSet, Work
 from llamalane.streams.shift import ContextShift
@@ -93,6 +94,7 @@ class Lane(LaneThread[StepContext]):
         self._mailbox = Mailbox()
         self._rows = RunningSet(self._make_sampler, by_sequence=by_sequence, shift=shift, output_rows=output_rows)
         self._batch = Batch(max_step_tokens)
+        self._gap = Gap()
         self._candidates = Candidates(vocabulary.size)
         # Its one thread begins with the first grammar.
         self._helper = ThreadPoolExecutor(1, thread_name_prefix=f"llamalane-{stream.options.name}-grammar")
@@ -113,6 +115,7 @@ class Lane(LaneThread[StepContext]):
     def _run(self, context: StepContext) -> None:
         """Carry out plans and steps until the mailbox is closed."""
         patience = 0.0
+        self._gap.begin()
         while not self._mailbox.closed:
             if not self._rows:  # it sleeps: that is not idleness
                 self._step_end = None
@@ -120,14 +123,22 @@ class Lane(LaneThread[StepContext]):
             patience = 0.0
             if self._rows.ready:
                 report = self._compute(context)
+                self._gap.begin()
                 self._say(report)
                 patience = patience_after(report) if self._rows.successors else 0.0
 
     def _take_plans(self, context: StepContext, patience: float) -> None:
         """Take the plan that is there, and wait for one while no row is ready.
 
-        With `patience`, one is awaited for so many seconds that has heard of the last step.
+        With `patience`, one is awaited for so many seconds that has heard of the last step. What there was no time for
+        of earlier plans goes first.
         """
+        if self._rows.busy:
+            before = self._rows.version
+            self._rows.carry_on(context, self._gap.has_time)
+            if not self._rows.ready and self._rows.version != before:
+                self._say(self._report(Work()))
+                return
         awaited = patience > 0
         end = time.monotonic() + patience if awaited else 0.0
         while True:
@@ -137,7 +148,7 @@ class Lane(LaneThread[StepContext]):
                 return
             if plan.epoch == self._epoch:
                 before = self._rows.version
-                self._rows.apply(plan, context)
+                self._rows.apply(plan, context, self._gap.has_time)
                 if not self._rows.ready and self._rows.version != before:
                     self._say(self._report(Work()))
                     return
@@ -169,6 +180,7 @@ class Lane(LaneThread[StepContext]):
         self._step_end = time.monotonic()
         self._step = number
         self._failures = 0
+        self._gap.observe_step(self._step_end - timer.begin)
         times = StepTimes(timer.begin, timer.wall, self._step_end - timer.end, idle, timer.threads)
         return self._report(work, outputs, prompt_scores, times)
 

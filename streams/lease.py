@@ -77,6 +77,14 @@ class KVRegion(Protocol):
         """How many sequences can run or be paused."""
 
     @property
+    def saves_in_parts(self) -> bool:
+        """Whether a sequence is saved in parts, so that others can be computed in between."""
+
+    @property
+    def form(self) -> str:
+        """What saved cells look like: regions of one form can hold what another one held."""
+
+    @property
     def cells(self) -> int:
         """All cells."""
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from llamalane.ids import PlanVersion, RequestId
-from llamalane.streams.cells import Cells, MovableCells, copy, merge, move, restore, stow, trim
+from llamalane.streams.cells import Cells, MovableCells, copy, merge, move, restore, save, stow, trim
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.sampler import Sampler
 from llamalane.streams.measuring import MeasuredPart
+from llamalane.streams.parts import Parts
 from llamalane.streams.row import Row
 from llamalane.streams.shift import ContextShift
 from llamalane.streams.steps import (
+    Change,
     Copied,
     Edit,
     Grant,
@@ -28,7 +31,6 @@ from llamalane.streams.steps import (
     Rank,
     Restore,
     Restored,
-    SavedCells,
     SharedPrefix,
     StepPlan,
     StepShare,
@@ -101,7 +103,11 @@ class RunningSet:
         self._output_rows = output_rows
         self._rows: dict[RequestId, Row] = {}
         self._turns = itertools.count()
-        self.version = PlanVersion(0)
+        self._taken = PlanVersion(0)
+        self._edits: deque[Edit] = deque()
+        """Edits that were taken, and have yet to be carried out."""
+        self._work: Parts[None] | None = None
+        """What carries out the first of them, when it has begun."""
         self.prefill_tokens = 0
         self.share: StepShare | None = None
         self.successors = False
@@ -117,6 +123,16 @@ class RunningSet:
         return self._rows.get(row.join.request) is row
 
     @property
+    def version(self) -> PlanVersion:
+        """The newest plan of which every edit was carried out, and of all before it."""
+        return PlanVersion(self._edits[0].version - 1) if self._edits else self._taken
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are edits that have yet to be carried out."""
+        return bool(self._edits)
+
+    @property
     def ready(self) -> bool:
         """Whether any row can go on without another plan."""
         return any(row.ready for row in self._rows.values())
@@ -126,15 +142,31 @@ class RunningSet:
         news, self._news = self._news, News()
         return news
 
-    def apply(self, plan: StepPlan, cells: Cells) -> None:
-        """Carry out the edits of `plan` that are new."""
-        for edit in plan.edits:
-            if edit.version > self.version:
-                self._carry_out(edit, cells)
-        self.version = plan.version
+    def apply(self, plan: StepPlan, cells: Cells, has_time: Callable[[], bool] = lambda: True) -> None:
+        """Take the edits of `plan` that are new, and `carry_on`; all else holds from now on."""
+        self._edits.extend(edit for edit in plan.edits if edit.version > self._taken)
+        self._taken = plan.version
         self.prefill_tokens = plan.prefill_tokens
         self.share = plan.share
         self.successors = plan.successors
+        self.carry_on(cells, has_time)
+
+    def carry_on(self, cells: Cells, has_time: Callable[[], bool] = lambda: True) -> None:
+        """Carry out edits that were taken, in their order.
+
+        Cells that are saved or put back can be many. So `has_time` is asked after each part of that; when there is none
+        left, and rows are ready that the rest would keep from their next step, it is left for later.
+        """
+        while self._edits:
+            if self._work is None:
+                self._work = self._carry_out(self._edits[0], cells)
+            for _ in self._work:
+                if not has_time() and self.ready:
+                    return
+            self._work = None
+            done = self._edits.popleft()
+            if _copies(done.change) and not has_time() and self.ready:
+                break
         self.share_prefixes(cells)
 
     def share_prefixes(self, cells: Cells) -> None:
@@ -234,6 +266,8 @@ class RunningSet:
         for row in self._rows.values():
             row.sampler.close()
         self._rows.clear()
+        self._edits.clear()
+        self._work = None
         self._news = News()
 
     def _full(self) -> list[Row]:
@@ -278,10 +312,10 @@ class RunningSet:
         if not row.started:
             work.started.append(row.join.request)
 
-    def _carry_out(self, edit: Edit, cells: Cells) -> None:
+    def _carry_out(self, edit: Edit, cells: Cells) -> Parts[None]:
         match edit.change:
             case Join() as join:
-                self._join(join, cells)
+                yield from self._join(join, cells)
             case Leave(request, keep):
                 row = self._rows.get(request)
                 if row is not None:  # else it has ended by itself in the meantime
@@ -289,7 +323,8 @@ class RunningSet:
                     trim(cells, row.join.sequence, keep)
                 self._news.left.append(request)
             case Park() as park:
-                self._news.parked.append(self._park(park, cells))
+                parked = yield from self._park(park, cells)
+                self._news.parked.append(parked)  # others may have been told of in the meantime
             case Grant(request, count):
                 if request in self._rows:
                     self._rows[request].cells = count
@@ -304,14 +339,17 @@ class RunningSet:
             case Merge() as change:
                 merge(cells, change)
             case Stow() as change:
-                self._news.stowed.append(stow(cells, change))
+                stowed = yield from stow(cells, change)
+                self._news.stowed.append(stowed)
             case Restore() as change:
-                self._news.restored.append(restore(cells, change))
+                restored = yield from restore(cells, change)
+                self._news.restored.append(restored)
 
-    def _join(self, join: Join, cells: Cells) -> None:
+    def _join(self, join: Join, cells: Cells) -> Parts[None]:
         computed = 0
         if join.saved is not None:
-            computed = join.saved.length if cells.restore(join.sequence, join.saved.data) else 0
+            restored = yield from cells.restoring(join.sequence, join.saved.data)
+            computed = join.saved.length if restored else 0
         elif join.share is not None:
             cells.remove(join.sequence)
         else:
@@ -341,7 +379,7 @@ class RunningSet:
         row.awaits = None
         self._news.copied.append(Copied(row.join.request, row.computed, time.monotonic() - begin))
 
-    def _park(self, park: Park, cells: Cells) -> Parked:
+    def _park(self, park: Park, cells: Cells) -> Parts[Parked]:
         row = self._rows.get(park.request)
         if row is not None and row in self._full():  # its request counts on the shift, which has not been made yet
             self.retire(row, cells)
@@ -352,7 +390,17 @@ class RunningSet:
         computed = cells.length(park.sequence) if row is None else row.computed
         if park.how is Parking.PAUSE:
             return Parked(park.request, computed)
-        begin = time.monotonic()
-        saved = SavedCells(cells.save(park.sequence), computed) if park.how is Parking.SWAP and computed else None
+        saved, seconds = yield from save(cells, park.sequence, computed if park.how is Parking.SWAP else 0)
         cells.remove(park.sequence)
-        return Parked(park.request, computed, saved, time.monotonic() - begin)
+        return Parked(park.request, computed, saved, seconds)
+
+
+def _copies(change: Change) -> bool:
+    """Return whether carrying a change out copies cells into host memory, or from there."""
+    match change:
+        case Park(how=how):
+            return how is Parking.SWAP
+        case Join(saved=saved):
+            return saved is not None
+        case _:
+            return isinstance(change, Stow | Restore)

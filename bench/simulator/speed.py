@@ -82,10 +82,7 @@ class Speed:
         """Return how long these passes take, without what lies between two steps."""
         decoding, chunks = self._decoding, self._chunks
         return sum(
-            [
-                (decoding if tokens == sequences else chunks).time(tokens, cells)
-                for sequences, tokens, cells in passes
-            ]
+            [(decoding if tokens == sequences else chunks).time(tokens, cells) for sequences, tokens, cells in passes]
         )
 
     def seconds(self, sequences: int, tokens: int, cells: int) -> float:

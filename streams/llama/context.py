@@ -7,8 +7,6 @@ checked here first and raised as `ContextError`. A context belongs to one thread
 from __future__ import annotations
 
 import ctypes
-import struct
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +20,13 @@ from llamalane.streams.llama.abort import ABANDONED, AbortFlag
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.library import library
 from llamalane.streams.llama.model import Model
+from llamalane.streams.llama.states import PART_BYTES, SequenceStates
+from llamalane.streams.parts import Parts, at_once
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2}
 """Names of KV cache types (ggml.h: ggml_type)."""
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 """When flash attention is used (llama.h: llama_flash_attn_type)."""
-_CHECKSUM = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +48,7 @@ class ContextOptions:
         threads: CPU threads.
         key_type, value_type: names from `CACHE_TYPES`; a quantized value type needs flash attention.
         flash_attention: `"auto"`, `"on"` or `"off"`.
+        part_bytes: about so many bytes of a sequence are saved at a time, if it can be saved in parts.
     """
 
     cells: int
@@ -62,6 +62,7 @@ class ContextOptions:
     key_type: str = "f16"
     value_type: str = "f16"
     flash_attention: str = "auto"
+    part_bytes: int = PART_BYTES
 
     def __post_init__(self) -> None:
         if not 1 <= self.sequences <= MAX_SEQUENCES:
@@ -82,8 +83,8 @@ class ContextOptions:
             raise ContextError(
                 f"output_rows must be at most max_step_tokens, which is {self.max_step_tokens}; got {self.output_rows}"
             )
-        if self.micro_batch < 1 or self.threads < 1:
-            raise ContextError("micro_batch and threads must be at least 1")
+        if min(self.micro_batch, self.threads, self.part_bytes) < 1:
+            raise ContextError("micro_batch, threads and part_bytes must be at least 1")
         for name, known in (
             ("key_type", CACHE_TYPES),
             ("value_type", CACHE_TYPES),
@@ -143,6 +144,11 @@ class Context:
         """Sequences that may have cells in common with others."""
         self.cells: int = api.llama_n_ctx(self._pointer)
         """KV cells that the context really has; llama.cpp may round up."""
+        spare = SequenceId(options.sequences) if options.keepers else None
+        # Cells that have left a sliding window are used for others' tokens: such a sequence does not stay as it is.
+        self._states = SequenceStates(
+            api, self._pointer, self._memory, spare, in_parts=not self._window, part_bytes=options.part_bytes
+        )
 
     def decode(self, batch: Batch) -> None:
         """Compute one step and wait for its results.
@@ -252,46 +258,34 @@ class Context:
         self._sharing.clear()
 
     def save(self, sequence: SequenceId) -> bytearray:
-        """Return a copy of a sequence's cells, which `restore` takes; only contexts of the same options can.
+        """Return a copy of a sequence's cells, which `restore` takes; only contexts of the same options can."""
+        return at_once(self.saving(sequence))
 
-        A checksum follows it: llama.cpp takes damaged positions as they are, and cannot remove such cells again.
+    def saving(self, sequence: SequenceId) -> Parts[bytearray]:
+        """Do what `save` does, in parts where that can be: between two of them others may be computed.
+
+        The sequence must stay as it is until then.
         """
         self._check_open()
         self._check_sequence(sequence)
-        if sequence > self.options.sequences:  # llama.cpp would save what cannot be restored
-            own = SequenceId(self.options.sequences)
-            self._api.llama_memory_seq_cp(self._memory, sequence, own, 0, -1)
-            try:
-                return self._save(own)
-            finally:
-                self._api.llama_memory_seq_rm(self._memory, own, 0, -1)
-        return self._save(sequence)
-
-    def _save(self, sequence: SequenceId) -> bytearray:
-        size = int(self._api.llama_state_seq_get_size(self._pointer, sequence))
-        data = bytearray(size + _CHECKSUM.size)
-        written = int(self._api.llama_state_seq_get_data(self._pointer, _bytes_of(data), size, sequence))
-        if written != size:
-            raise ContextError(f"llama.cpp saved {written} of {size} bytes of sequence {sequence}")
-        _CHECKSUM.pack_into(data, size, zlib.crc32(memoryview(data)[:size]))
-        return data
+        return (yield from self._states.saving(sequence, self.length(sequence)))
 
     def restore(self, sequence: SequenceId, data: bytearray) -> bool:
         """Put saved cells into a sequence, in place of its own; returns whether it holds them now, else it is empty.
 
         They do not get there when they were damaged, when another kind of context saved them, or for want of room.
         """
+        return at_once(self.restoring(sequence, data))
+
+    def restoring(self, sequence: SequenceId, data: bytearray) -> Parts[bool]:
+        """Do what `restore` does, in as many parts as there were when the cells were saved."""
         self._check_computable(sequence)
         self.remove(sequence)
-        size = len(data) - _CHECKSUM.size
-        intact = size > 0 and _CHECKSUM.unpack_from(data, size) == (zlib.crc32(memoryview(data)[:size]),)
-        read = 0
-        if intact:
-            read = int(self._api.llama_state_seq_set_data(self._pointer, _bytes_of(data), size, sequence))
-        if read == 0:  # of a model with two caches, one may have got its part
+        done = yield from self._states.restoring(sequence, data)
+        if not done:  # of several parts, or of a model's two caches, one may have got there
             self.remove(sequence)
         self._lengths[sequence] = self.length(sequence)
-        return read != 0
+        return done
 
     def interrupt(self, on: bool) -> None:
         """Let the step under way, or else the next one, be abandoned; or no more. On any thread.
@@ -415,7 +409,3 @@ class Context:
         first = self.options.sequences + 1
         if not first <= sequence < first + self.options.keepers:
             self._check_computable(sequence)
-
-
-def _bytes_of(data: bytearray) -> Any:
-    return (ctypes.c_uint8 * len(data)).from_buffer(data)

@@ -89,6 +89,7 @@ class ScriptedHandle:
         self.seed = cast(int, options["sampling"].seed)
         self.prompt_tokens = play.prompt_tokens
         self.state = RequestState.WAITING
+        self.level = cast(Level, options.get("priority"))
         self.cancelled = 0
         self.ended = False
         self.gone = threading.Event()
@@ -151,9 +152,11 @@ class ScriptedHandle:
             tokens=tuple(range(len(self.play.texts))),
             finish_reason=self.play.finish,
             usage=Usage(self.prompt_tokens, len(self.play.texts), self.play.cached_tokens),
-            timings=Timings(wait=0.25, first_token=0.5, total=1.5, per_token=0.25, lane="main", restarts=0, parks=0),
+            timings=Timings(
+                wait=0.25, first_token=0.5, total=1.5, per_token=0.25, lane="main", restarts=0, parks=0, handovers=1
+            ),
             seed=self.seed,
-            level=cast(Level, self.options.get("priority")),
+            level=self.level,
             logprobs=tokens if told else None,
             ending=self.play.ending if told else None,
             cumulative_logprob=sum(token.logprob for token in tokens) if told else None,

@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from llamalane.api import ApiConfig, create_app
 from llamalane.errors import QueueFullError
+from llamalane.ids import Level
 from llamalane.scheduler import FinishReason
 from tests.api.asgi import client_of, exchange
 from tests.api.fake_engine import Play, ScriptedEngine, as_engine, prompts_of, sampling_of
@@ -60,7 +62,7 @@ async def test_a_completion() -> None:
             "prompt_tokens_details": {"cached_tokens": 2},
         },
         "seed": 7,
-        "timings": {"wait_ms": 250.0, "first_token_ms": 500.0, "total_ms": 1500.0, "parks": 0},
+        "timings": {"wait_ms": 250.0, "first_token_ms": 500.0, "total_ms": 1500.0, "parks": 0, "handovers": 1},
     }
 
 
@@ -89,7 +91,7 @@ async def test_a_stream_of_chat_chunks() -> None:
         {
             "choices": choice({}, "stop"),
             "seed": 7,
-            "timings": {"wait_ms": 250.0, "first_token_ms": 500.0, "total_ms": 1500.0, "parks": 0},
+            "timings": {"wait_ms": 250.0, "first_token_ms": 500.0, "total_ms": 1500.0, "parks": 0, "handovers": 1},
         },
     ]
 
@@ -242,3 +244,44 @@ async def test_the_user_is_the_tenant_where_the_configuration_says_so(trusted: b
         for fields in ({"user": "ann"}, {"user": None}, {}):
             await client.post(COMPLETIONS, json={"prompt": "x", **fields})
     assert [handle.options["tenant"] for handle in engine.handles] == [tenant, "", ""]
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_an_answer_tells_the_priority_that_its_request_has_by_now(path: str) -> None:
+    release = anyio.Event()
+    engine = ScriptedEngine([Play(release=release)])
+    fields: dict[str, Any] = {"prompt": "x"} if path == COMPLETIONS else {"messages": MESSAGES}
+    async with anyio.create_task_group() as tasks:
+        answers: list[dict[str, Any]] = []
+
+        async def ask() -> None:
+            answers.append(await post(engine, path, priority="batch", **fields))
+
+        tasks.start_soon(ask)
+        while not engine.handles:
+            await anyio.lowlevel.checkpoint()
+        assert engine.handles[0].level == 5
+        engine.handles[0].level = Level(2)
+        release.set()
+    assert answers[0]["priority"] == 2
+
+
+async def test_the_last_chunk_of_a_stream_tells_it_too() -> None:
+    release = anyio.Event()
+    engine = ScriptedEngine([Play(release=release, before_release=1)])
+    chunks: list[dict[str, Any]] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            async with client_of(create_app(as_engine(engine))) as client:
+                answer = await client.post(COMPLETIONS, json={"prompt": "x", "priority": 5, "stream": True})
+                events = answer.text.removesuffix("\n\ndata: [DONE]\n\n").split("\n\n")
+                chunks.extend(json.loads(event.removeprefix("data: ")) for event in events)
+
+        tasks.start_soon(ask)
+        while not engine.handles:
+            await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        engine.handles[0].level = Level(1)
+        release.set()
+    assert [chunk["priority"] for chunk in chunks] == [5, 5, 1]

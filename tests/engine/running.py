@@ -30,6 +30,7 @@ from llamalane.scheduler import (
 from llamalane.scheduler.assembly import OpenContext
 from llamalane.streams.lane import StepContext
 from llamalane.streams.llama import Abilities, Batch, Context, ContextOptions, Model
+from llamalane.streams.parts import Parts
 from tests.models.tiny_gguf import BOS
 
 PART = 256
@@ -220,11 +221,11 @@ class InterceptedContext:
     def shift(self, sequence: SequenceId, keep: int, drop: int) -> bool:
         return self._context.shift(sequence, keep, drop)
 
-    def save(self, sequence: SequenceId) -> bytearray:
-        return self._context.save(sequence)
+    def saving(self, sequence: SequenceId) -> Parts[bytearray]:
+        return self._context.saving(sequence)
 
-    def restore(self, sequence: SequenceId, data: bytearray) -> bool:
-        return self._context.restore(sequence, data)
+    def restoring(self, sequence: SequenceId, data: bytearray) -> Parts[bool]:
+        return self._context.restoring(sequence, data)
 
     def interrupt(self, on: bool) -> None:
         self._context.interrupt(on)

@@ -414,3 +414,18 @@ def test_importing_it_loads_nothing_heavy() -> None:
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert "pydantic_settings" in loaded
     assert loaded.isdisjoint({"cuda", "fastapi", "llama_cpp", "starlette", "typer"})
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("kv: {disk: /tmp/somewhere, swap: 0}", "kv.disk: needs host memory to go through: swap is 0"),
+        ("kv: {swap: 0}\nscheduler: {park: swap}", "scheduler.park: swap needs host memory, and kv.swap is 0"),
+    ],
+)
+def test_what_needs_host_memory_is_refused_where_there_is_none(tmp_path: Path, written: str, complaint: str) -> None:
+    file = tmp_path / "llamalane.yaml"
+    file.write_text(f"models: [{{path: m.gguf}}]\n{written}\n")
+    with pytest.raises(ConfigError) as refusal:
+        EngineConfig.from_yaml(file)
+    assert complaint in str(refusal.value)

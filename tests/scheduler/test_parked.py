@@ -348,3 +348,57 @@ def test_a_model_that_cannot_drop_the_end_of_a_sequence_can_be_parked(start: Sta
     harness.lane.step(begun=True)
     harness.finish()
     assert harness.lane.wasted_joins == 0
+
+
+def on_unlike_lanes(start: Start) -> tuple[Harness, Request]:
+    """Let a request of the second lane, which has two parts where the others have one and two, be swapped."""
+    harness = start([1, 2, 2], limit=LIMIT, partitioned=True, spare=0, park=Parking.SWAP)
+    harness.scheduler.pause_lane(harness.scheduler.ledgers["lane-0"].lane)
+    harness.scheduler.pause_lane(harness.scheduler.ledgers["lane-2"].lane)
+    batch = begin(harness)
+    other = begin(harness, level=4)
+    assert batch.lane == other.lane == "lane-1"
+    displace(harness, batch, max_tokens=60)
+    harness.step()
+    assert batch.saved is not None
+    return harness, batch
+
+
+def test_saved_cells_are_put_back_on_a_lane_that_is_divided_as_theirs_was(start: Start) -> None:
+    harness, batch = on_unlike_lanes(start)
+    length = batch.length
+    harness.scheduler.resume_lane(harness.scheduler.ledgers["lane-0"].lane)
+    harness.scheduler.resume_lane(harness.scheduler.ledgers["lane-2"].lane)
+    harness.tick()
+    assert (batch.state, batch.lane, batch.reused) == (RequestState.RUNNING, "lane-2", length - 1)
+    harness.finish()
+    assert batch.delivery.take_nowait() == spoken(PROMPT, 20)
+
+
+def test_on_a_lane_that_cannot_take_them_they_are_given_up_at_once_and_computed_again(start: Start) -> None:
+    harness, batch = on_unlike_lanes(start)
+    saved = harness.scheduler.counters.parked_bytes_in
+    harness.scheduler.resume_lane(harness.scheduler.ledgers["lane-0"].lane)
+    harness.tick()
+    assert (batch.state, batch.lane, batch.saved, batch.reused) == (RequestState.RUNNING, "lane-0", None, 0)
+    assert harness.scheduler.counters.parked_bytes_in == saved, "nothing went in"
+    harness.scheduler.resume_lane(harness.scheduler.ledgers["lane-2"].lane)
+    harness.finish()
+    assert batch.delivery.take_nowait() == spoken(PROMPT, 20)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_long_sequence_is_swapped_where_it_keeps_nobody_waiting_for_long(
+    start: Start, partitioned: bool, alone: bool
+) -> None:
+    """A first guess is 10 µs for a cell, so 1,200 cells would take 12 ms, which is more than 10."""
+    harness = start([1 if alone else 2], limit=2048, partitioned=partitioned, spare=0, max_step_tokens=2048)
+    batch = begin(harness, prompt="p" * 1200)
+    if not alone:
+        begin(harness, level=4, max_tokens=100)
+    displace(harness, batch)
+    waits = partitioned and not alone
+    assert parks(harness) == {"recompute" if waits else "swap": 1}
+    harness.finish()
+    assert batch.delivery.take_nowait() == spoken("p" * 1200, 20)

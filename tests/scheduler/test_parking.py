@@ -151,3 +151,16 @@ def test_lanes_that_cannot_swap_compute_again(fixed: Parking | None) -> None:
     costs = ParkingCosts(PLENTY, fixed, can_swap=False)
     assert costs.choose(100, 0.01, can_pause=False) is Parking.RECOMPUTE
     assert costs.loss(100, 0.01, can_pause=False) == ParkingCosts(0).loss(100, 0.01, can_pause=False)
+
+
+@pytest.mark.parametrize(("most", "chosen"), [(0.009, Parking.RECOMPUTE), (0.011, Parking.SWAP)])
+def test_cells_that_would_take_long_to_save_are_not_swapped_while_others_wait(most: float, chosen: Parking) -> None:
+    costs = costs_that_saw(1e-5)
+    assert costs.choose(1000, 0.001, can_pause=False) is Parking.SWAP
+    assert costs.choose(1000, 0.001, can_pause=False, most_seconds=most) is chosen
+    assert costs.choose(1000, 0.001, can_pause=True, most_seconds=most) is Parking.PAUSE
+
+
+def test_where_swapping_is_the_only_way_others_wait_for_it() -> None:
+    costs = ParkingCosts(PLENTY, Parking.SWAP)
+    assert costs.choose(1000, 0.001, can_pause=False, most_seconds=0.0) is Parking.SWAP

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llamalane.ids import SequenceId, StepNumber
 from llamalane.kvcache import Region, RegionPlan
 from llamalane.streams import Device, LaneBackend, StepPlan, Stream, StreamOptions
+from llamalane.streams.parts import Parts
 from llamalane.streams.steps import Receiver
 
 LIMIT = 64
@@ -71,6 +72,9 @@ class FakeCells:
         self.can_roll_back = can_roll_back
         self.can_restore = True
         self.can_shift = True
+        self.parts = 1
+        """In how many parts a sequence is saved and restored."""
+        self.parts_done = 0
         self.lengths: dict[SequenceId, int] = {}
         self.removals: list[tuple[SequenceId, int]] = []
         self.copies: list[tuple[SequenceId, SequenceId, int]] = []
@@ -95,12 +99,20 @@ class FakeCells:
     def merge(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
         self.merges.append((source, target, start, end))
 
-    def save(self, sequence: SequenceId) -> bytearray:
+    def saving(self, sequence: SequenceId) -> Parts[bytearray]:
         assert (sequence, 0) not in self.removals[-1:], "there is nothing left to save"
+        for _ in range(self.parts - 1):
+            self.parts_done += 1
+            yield
+        self.parts_done += 1
         self.saves.append(sequence)
         return bytearray(b"cells of %d" % sequence)
 
-    def restore(self, sequence: SequenceId, data: bytearray) -> bool:
+    def restoring(self, sequence: SequenceId, data: bytearray) -> Parts[bool]:
+        for _ in range(self.parts - 1):
+            self.parts_done += 1
+            yield
+        self.parts_done += 1
         self.restorals.append((sequence, bytes(data)))
         return self.can_restore
 

@@ -27,6 +27,7 @@ from llamalane.streams import (
 from llamalane.streams.gate import Gate
 from llamalane.streams.lane import Lane, StepContext
 from llamalane.streams.llama import Abilities, Batch, Context, ContextOptions, Model, uniform
+from llamalane.streams.parts import Parts
 from tests.streams.fakes import stream_options
 
 TIMEOUT = 60.0
@@ -135,11 +136,11 @@ class ScriptedContext:
     def shift(self, sequence: SequenceId, keep: int, drop: int) -> bool:
         return self._inner.shift(sequence, keep, drop)
 
-    def save(self, sequence: SequenceId) -> bytearray:
-        return self._inner.save(sequence)
+    def saving(self, sequence: SequenceId) -> Parts[bytearray]:
+        return self._inner.saving(sequence)
 
-    def restore(self, sequence: SequenceId, data: bytearray) -> bool:
-        return self._inner.restore(sequence, data)
+    def restoring(self, sequence: SequenceId, data: bytearray) -> Parts[bool]:
+        return self._inner.restoring(sequence, data)
 
     def interrupt(self, on: bool) -> None:
         self._inner.interrupt(on)

@@ -10,6 +10,7 @@ import pytest
 from llamalane.ids import RequestId, SequenceId
 from llamalane.streams import Change, Join, Move, Parking, Restore, SharedPrefix, Stow
 from llamalane.streams.llama import Batch, Sampler
+from llamalane.streams.parts import Parts
 from llamalane.streams.row import Row
 from llamalane.streams.running_set import RunningSet
 from tests.streams.fakes import FakeSampler
@@ -40,10 +41,12 @@ class TokenCells:
     def merge(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
         assert self.tokens[source][start:end] == self.tokens[target][start:end]
 
-    def save(self, sequence: SequenceId) -> bytearray:
+    def saving(self, sequence: SequenceId) -> Parts[bytearray]:
+        yield from ()
         return bytearray(self.tokens[sequence])
 
-    def restore(self, sequence: SequenceId, data: bytearray) -> bool:
+    def restoring(self, sequence: SequenceId, data: bytearray) -> Parts[bool]:
+        yield from ()
         self.tokens[sequence] = list(data)
         return True
 

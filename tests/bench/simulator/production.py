@@ -37,6 +37,7 @@ from llamalane.streams import (
     StreamPool,
 )
 from llamalane.streams.llama import Batch, Sampler
+from llamalane.streams.parts import Parts
 from llamalane.streams.running_set import RunningSet, Work
 from llamalane.streams.steps import Receiver
 
@@ -70,10 +71,12 @@ class Cells:
     def merge(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
         pass
 
-    def save(self, sequence: SequenceId) -> bytearray:
+    def saving(self, sequence: SequenceId) -> Parts[bytearray]:
+        yield from ()
         return bytearray(self.length(sequence))
 
-    def restore(self, sequence: SequenceId, data: bytearray) -> bool:
+    def restoring(self, sequence: SequenceId, data: bytearray) -> Parts[bool]:
+        yield from ()
         self.lengths[sequence] = len(data)
         return True
 
