@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llamalane.kvcache import Layout
 from llamalane.scheduler import EventKind, RequestHandle, RequestState, SamplingParameters
+from llamalane.streams import parts
+from llamalane.streams.lane import StepContext
+from llamalane.streams.llama import Context, ContextOptions, Model
 from tests.engine.conftest import MakeEngine
 from tests.engine.running import EXACT, Follower, Gate, WatchedEngine, greedy, intercepted, seeded
 from tests.engine.teacher_forced import Judge, Solo, Written
@@ -71,6 +75,27 @@ async def test_parked_outputs_pass_the_check(
                     await follower.wait_for(EventKind.ADMITTED, handle.id)
         texts = [await written(handle) for handle in batch]
         assert parks(engine) == {park: 4}
+    judge(tiny_model, sampling, texts)
+
+
+async def test_outputs_pass_the_check_that_were_swapped_a_few_cells_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, make_engine: MakeEngine, tiny_model: Path
+) -> None:
+    """Between two steps there is time for a single part, so that steps go on while sequences are saved and put back."""
+    monkeypatch.setattr(parts, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(parts, "STEP_SHARE", 0.0)
+
+    def in_small_parts(model: Model, options: ContextOptions) -> StepContext:
+        return Context(model, replace(options, part_bytes=2048))
+
+    sampling = greedy(TOKENS)
+    kv = EXACT.model_copy(update={"layout": "paged"})
+    async with make_engine(places=8, part=512, park="swap", kv=kv, open_context=in_small_parts) as engine:
+        batch = [await engine.submit(prompt, sampling=sampling, priority="batch") for prompt in PROMPTS]
+        for number in range(4):
+            await engine.generate("urgent", sampling=greedy(3), priority="interactive", tenant=str(number))
+        texts = [await written(handle) for handle in batch]
+        assert parks(engine)["swap"] > 0
     judge(tiny_model, sampling, texts)
 
 
