@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Literal
 
 import anyio
 import typer
 
+from llamalane.bench.options import (
+    BusyOk,
+    JsonFile,
+    KVCells,
+    Model,
+    Places,
+    Seed,
+    Threads,
+    Tokens,
+    Words,
+    needed_packages,
+)
+from llamalane.bench.peers import command as peers
 from llamalane.bench.promises import Promise
 from llamalane.bench.simulator import command as simulator
-from llamalane.errors import LlamalaneError
 
 app = typer.Typer(
     name="bench",
@@ -25,56 +34,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Model = Annotated[Path | None, typer.Argument(metavar="MODEL.gguf", help="The model.", show_default="SmolLM2")]
-Places = Annotated[int, typer.Option(help="How many sequences run at once.", metavar="N", min=1)]
-Threads = Annotated[int | None, typer.Option(help="llama.cpp's threads.", metavar="N", min=1, show_default="all cores")]
-KVCells = Annotated[int, typer.Option("--kv-cells", help="KV cells for all sequences together.", metavar="N", min=256)]
-Words = Annotated[int, typer.Option(help="Mean number of words in a prompt.", metavar="N", min=1)]
-Tokens = Annotated[int, typer.Option(help="Mean number of tokens in an answer.", metavar="N", min=1)]
-Seed = Annotated[int | None, typer.Option(help="Chooses the prompts.", metavar="N", min=0, show_default="a new one")]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Also write all that was measured to FILE.")
-]
-BusyOk = Annotated[bool, typer.Option("--busy-ok", help="Measure although other processes use the CPU.")]
-
-
-@app.command()
-def peers(
-    model: Model = None,
-    clients: Annotated[
-        list[int] | None,
-        typer.Option(help="Clients in a closed loop; may be repeated.", metavar="N", min=1, show_default="8 and 32"),
-    ] = None,
-    rounds: Annotated[int, typer.Option(help="How often each load is measured.", metavar="N", min=1)] = 5,
-    seconds: Annotated[float, typer.Option(help="How long each time.", min=1)] = 30.0,
-    warm_up: Annotated[float, typer.Option(help="Seconds under load that go before.", min=0)] = 10.0,
-    places: Places = 8,
-    threads: Threads = None,
-    kv_cells: KVCells = 4096,
-    words: Words = 40,
-    tokens: Tokens = 48,
-    chat: Annotated[bool, typer.Option("--chat", help="Ask for chat completions.")] = False,
-    seed: Seed = None,
-    json: JsonFile = None,
-    busy_ok: BusyOk = False,
-) -> None:
-    """Compare the throughput of llamalane and of llama-server (the wheel xllamacpp), run in turn."""
-    with _needed_packages():
-        from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
-    failed = runs.compare_peers(
-        setup=runs.setup(model, places, threads, kv_cells),
-        workload=runs.workload(words, tokens),
-        chat=chat,
-        clients=tuple(clients or (8, 32)),
-        rounds=rounds,
-        seconds=seconds,
-        warm_up=warm_up,
-        seed=seed,
-        json_file=json,
-        busy_ok=busy_ok,
-    )
-    if failed:
-        raise LlamalaneError(f"{failed} requests failed")
+app.command("peers")(peers.measure)
 
 
 @app.command()
@@ -96,7 +56,7 @@ def urgent(
     busy_ok: BusyOk = False,
 ) -> None:
     """Measure an urgent request's time to its first token, idle and under load at level 5."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
     runs.measure_urgent_requests(
         server=server,
@@ -159,7 +119,7 @@ def promises(
     seed: Annotated[int, typer.Option(help="Chooses the prompts.", metavar="N", min=0)] = 1,
 ) -> None:
     """Measure what the scheduler promises, on an engine in this process."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench.promises import command  # noqa: PLC0415  (loads what only a measurement needs)
     command.run(model, what or list(Promise), tries=tries, seconds=seconds, seed=seed)
 
@@ -167,7 +127,7 @@ def promises(
 @app.command()
 def queue() -> None:
     """Measure what the waiting queue costs, with up to a million requests in it."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench.queue_costs import measure_queue, queue_markdown  # noqa: PLC0415
     print(queue_markdown(measure_queue()))
 
@@ -175,7 +135,7 @@ def queue() -> None:
 @app.command()
 def prefixes() -> None:
     """Measure what the prefix tree costs an admitted request, by how large the tree is."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench.prefix_costs import measure_prefixes, prefixes_markdown  # noqa: PLC0415
     print(prefixes_markdown(measure_prefixes()))
 
@@ -185,7 +145,7 @@ def imports(
     rounds: Annotated[int, typer.Option(help="How often each import is measured.", metavar="N", min=1)] = 10,
 ) -> None:
     """Measure what importing llamalane costs, in new processes."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench.import_costs import imports_markdown, measure_imports  # noqa: PLC0415
     print(imports_markdown(measure_imports(rounds=rounds, tell=_tell)))
 
@@ -202,7 +162,7 @@ def fanout(
     seed: Seed = None,
 ) -> None:
     """Compare many questions about one document with llama-server, new ones and such as come again."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench import fanout as measuring  # noqa: PLC0415  (loads what only a measurement needs)
         from llamalane.bench import runs  # noqa: PLC0415
     plan = measuring.FanoutPlan(
@@ -227,7 +187,7 @@ def layouts(
     seed: Annotated[int, typer.Option(help="Chooses the prompts.", metavar="N", min=0)] = 1,
 ) -> None:
     """Compare the layouts of KV memory, on engines in this process."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench import layouts as measuring  # noqa: PLC0415  (loads what only a measurement needs)
         from llamalane.bench.model import find_model  # noqa: PLC0415
         from llamalane.streams.cores import available_cores  # noqa: PLC0415
@@ -244,7 +204,7 @@ def grammar(
     rounds: Annotated[int, typer.Option(help="How often each number of rows is measured.", metavar="N", min=1)] = 5,
 ) -> None:
     """Measure the tokens per second of 8 rows of which 0, 4 and 8 follow a JSON schema, in turn."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench.grammar_costs import grammars_markdown, measure_grammars  # noqa: PLC0415
         from llamalane.bench.model import find_model  # noqa: PLC0415
     measure = partial(measure_grammars, find_model(model), rounds=rounds, tell=_tell)
@@ -276,7 +236,7 @@ def floor(
     json: JsonFile = None,
 ) -> None:
     """Compare the engine, here and over HTTP, with the best that the machine can do: llama.cpp in a bare loop."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
         from llamalane.bench.floor.command import FloorPlan, measure  # noqa: PLC0415
     setup = runs.setup(model, 1, threads, 256)
@@ -373,7 +333,7 @@ def sampling(
     json: JsonFile = None,
 ) -> None:
     """Measure how long it takes to choose a token, beside llama.cpp's own samplers, run in turn."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench import sampling_costs as measuring  # noqa: PLC0415  (loads what only a measurement needs)
         from llamalane.bench.model import find_model  # noqa: PLC0415
         from llamalane.bench.report import to_json  # noqa: PLC0415
@@ -394,7 +354,7 @@ def handover(
     seed: Annotated[int, typer.Option(help="Chooses the prompts.", metavar="N", min=0)] = 1,
 ) -> None:
     """Measure what it brings to compute prompts on one lane and their outputs on another."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench import handover as measuring  # noqa: PLC0415  (loads what only a measurement needs)
         from llamalane.bench.model import find_model  # noqa: PLC0415
         from llamalane.streams.cores import available_cores  # noqa: PLC0415
@@ -432,11 +392,3 @@ def guard(
 
 def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _needed_packages() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise LlamalaneError(f"a benchmark needs {error.name}: pip install h11 httpx psutil xllamacpp") from error

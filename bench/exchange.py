@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from llamalane.bench.workload import Question, Workload
+from llamalane.bench.workload import Question, Source
 from llamalane.errors import ConfigError
 
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -33,6 +33,7 @@ class Target:
         chat: ask `/v1/chat/completions` instead of `/v1/completions`.
         priority: the body's `priority`; None leaves it out.
         headers: more headers for every request.
+        min_tokens: send `min_tokens` too, for a server that does not know `ignore_eos`.
         timeout: seconds until a request without an end counts as failed.
     """
 
@@ -41,6 +42,7 @@ class Target:
     chat: bool = False
     priority: int | str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    min_tokens: bool = False
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
@@ -60,8 +62,8 @@ class Target:
         kind = "chat/completions" if self.chat else "completions"
         return f"{urlsplit(self.url).path.rstrip('/')}/v1/{kind}"
 
-    def encode(self, question: Question, workload: Workload) -> bytes:
-        """Return the request as it goes over the wire."""
+    def encode(self, question: Question, source: Source) -> bytes:
+        """Return the request as it goes over the wire. A question's own level goes into the header `X-Priority`."""
         body: dict[str, object] = {
             "model": self.model,
             "max_tokens": question.output_tokens,
@@ -69,7 +71,7 @@ class Target:
             "seed": question.seed,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **workload.sampling,
+            **source.sampling,
         }
         if self.chat:
             body["messages"] = [{"role": "user", "content": question.prompt}]
@@ -77,6 +79,11 @@ class Target:
             body["prompt"] = question.prompt
         if self.priority is not None:
             body["priority"] = self.priority
+        if self.min_tokens:
+            body["min_tokens"] = question.output_tokens
+        headers = dict(self.headers)
+        if question.level is not None:
+            headers["X-Priority"] = str(question.level)
         content = json.dumps(body).encode()
         lines = [
             f"POST {self.path} HTTP/1.1",
@@ -84,7 +91,7 @@ class Target:
             "Content-Type: application/json",
             f"Content-Length: {len(content)}",
             "Connection: close",
-            *(f"{name}: {value}" for name, value in self.headers.items()),
+            *(f"{name}: {value}" for name, value in headers.items()),
         ]
         return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + content
 
@@ -94,7 +101,7 @@ class Recording:
     """One request under way or ended: what came, and when, in seconds of the monotonic clock.
 
     `ended` is None while it runs, and stays None when its client was stopped. `fault` says what broke the
-    connection.
+    connection. `asked` is when the same was asked first, if it was refused before; `kind` is the question's.
     """
 
     client: int
@@ -103,6 +110,13 @@ class Recording:
     blocks: list[tuple[float, bytes]] = field(default_factory=list)
     ended: float | None = None
     fault: str | None = None
+    asked: float | None = None
+    kind: str = ""
+
+    @property
+    def turned_down(self) -> bool:
+        """Whether the answer began with another status than 200; told without taking it apart."""
+        return bool(self.blocks) and not self.blocks[0][1].startswith(b"HTTP/1.1 200")
 
 
 async def exchange(target: Target, request: bytes, recording: Recording) -> None:

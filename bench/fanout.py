@@ -16,7 +16,9 @@ import anyio
 import yaml
 
 from llamalane.bench.exchange import Recording, Target, exchange
-from llamalane.bench.peers import Peer, Setup, build_of, serve, serve_config
+from llamalane.bench.peers.builds import build_of
+from llamalane.bench.peers.kinds import Peer, Setup
+from llamalane.bench.peers.starting import serve, serve_config
 from llamalane.bench.reading import Record, read
 from llamalane.bench.server import Server
 from llamalane.bench.workload import Question, Span, Workload
@@ -97,7 +99,7 @@ def measure_fanout(plan: FanoutPlan, tell: Callable[[str], None]) -> FanoutResul
 
     Raises `LlamalaneError` when a request fails, or its answer has another length.
     """
-    result = FanoutResult(plan=plan, builds={peer.value: build_of(peer) for peer in Peer})
+    result = FanoutResult(plan=plan, builds={peer.value: build_of(peer) for peer in (Peer.LLAMALANE, Peer.XLLAMACPP)})
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         targets = {
             contender: stack.enter_context(_serve(contender, plan.setup, Path(folder))).target()

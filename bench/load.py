@@ -12,8 +12,8 @@ import anyio
 
 from llamalane.bench.exchange import Recording, Target, exchange
 from llamalane.bench.reading import Record, read
-from llamalane.bench.summary import LoadSummary, Window, summarize
-from llamalane.bench.workload import Question, Workload
+from llamalane.bench.summary import LoadSummary, Objective, Window, summarize
+from llamalane.bench.workload import Question, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,35 @@ class LoadResult:
     window: Window
     generator_cpu: float
 
-    def summary(self) -> LoadSummary:
+    def summary(self, objective: Objective | None = None) -> LoadSummary:
         """Sum it up."""
-        return summarize(self.records, self.window, self.generator_cpu)
+        return summarize(self.records, self.window, self.generator_cpu, objective)
+
+
+class Asker:
+    """Sends questions to a server and keeps what comes, in `recordings`; each try is one."""
+
+    def __init__(self, target: Target, source: Source) -> None:
+        self._target = target
+        self._source = source
+        self.recordings: list[Recording] = []
+
+    async def ask(self, client: int, question: Question) -> Recording:
+        """Ask until there is an answer, and return the last try: whoever is told when to come again does so."""
+        request = self._target.encode(question, self._source)
+        asked = time.monotonic()
+        while True:
+            recording = Recording(client, question.output_tokens, time.monotonic(), asked=asked, kind=question.kind)
+            self.recordings.append(recording)
+            await exchange(self._target, request, recording)
+            pause = read(recording).retry_after if recording.turned_down else None
+            if pause is None:
+                return recording
+            await anyio.sleep(pause)
+
+    def records(self) -> tuple[Record, ...]:
+        """Take apart all that came."""
+        return tuple(read(recording) for recording in self.recordings)
 
 
 class ClosedLoop:
@@ -36,12 +62,11 @@ class ClosedLoop:
     first rush is over, and the server's queue is as long as it stays.
     """
 
-    def __init__(self, target: Target, workload: Workload, *, clients: int, seed: int) -> None:
-        self._target = target
+    def __init__(self, target: Target, workload: Source, *, clients: int, seed: int) -> None:
+        self._asker = Asker(target, workload)
         self._workload = workload
         self._clients = clients
         self._seed = seed
-        self._recordings: list[Recording] = []
         self._ended = 0
         self._first_idle = math.inf
         self._stop = anyio.CancelScope()
@@ -54,7 +79,7 @@ class ClosedLoop:
 
         Requests under way at that time are cut. The first `warm_up` seconds do not count, nor does what
         comes after the first client has run out of work. A client whose connection fails sends nothing
-        more. Called once.
+        more. One that is refused with `Retry-After` waits as long, and asks the same again. Called once.
         """
         start = time.monotonic()
         cpu = time.process_time()
@@ -68,8 +93,8 @@ class ClosedLoop:
         end = time.monotonic()
         self.settled.set()
         share = (time.process_time() - cpu) / (end - start)
-        records = tuple(read(recording) for recording in self._recordings)
-        return LoadResult(records, Window(start + warm_up, min(end, self._first_idle)), share)
+        window = Window(start + warm_up, min(end, self._first_idle))
+        return LoadResult(self._asker.records(), window, share)
 
     def stop(self) -> None:
         """Cut what is under way and end the run."""
@@ -77,17 +102,10 @@ class ClosedLoop:
 
     async def _run_client(self, client: int, questions: Iterator[Question]) -> None:
         for question in questions:
-            recording = await self._ask(client, question)
+            recording = await self._asker.ask(client, question)
             if recording.fault is not None:
                 break
             self._ended += 1
             if self._ended == self._clients:
                 self.settled.set()
         self._first_idle = min(self._first_idle, time.monotonic())
-
-    async def _ask(self, client: int, question: Question) -> Recording:
-        request = self._target.encode(question, self._workload)
-        recording = Recording(client, question.output_tokens, time.monotonic())
-        self._recordings.append(recording)
-        await exchange(self._target, request, recording)
-        return recording

@@ -11,7 +11,19 @@ from pathlib import Path
 
 import psutil
 
-_PACKAGES = ("llamalane", "llama-cpp-python", "xllamacpp", "uvicorn", "uvloop", "numpy")
+_PACKAGES = (
+    "llamalane",
+    "llama-cpp-python",
+    "xllamacpp",
+    "fastapi",
+    "starlette",
+    "sse-starlette",
+    "uvicorn",
+    "uvloop",
+    "anyio",
+    "pydantic",
+    "numpy",
+)
 _LOOK_SECONDS = 1.0
 
 BUSY_CORES = 0.2
@@ -59,12 +71,12 @@ class CpuShares:
     """CPU use over a time, in cores.
 
     Attributes:
-        server: by the measured server.
+        server: by the measured server; None if that is none of this machine's processes that are known.
         others: by everything but the server and this process.
         stolen: given to other machines by the hypervisor, while this one had work.
     """
 
-    server: float
+    server: float | None
     others: float
     stolen: float
 
@@ -72,12 +84,13 @@ class CpuShares:
 class CpuMeter:
     """Measures who uses the CPU, from its creation on.
 
-    `server` is the process id of the measured server; None stands for this process and those that it has started.
+    `server` is the process id of the measured server; None stands for this process and those that it has started. A
+    `remote` server's use is not known: if it runs on this machine, it counts among the others.
     """
 
-    def __init__(self, server: int | None) -> None:
-        self._server = psutil.Process(server)
-        self._is_own = server is None
+    def __init__(self, server: int | None, *, remote: bool = False) -> None:
+        self._server = None if remote else psutil.Process(server)
+        self._is_own = server is None and not remote
         self._start = self._look()
 
     def read(self) -> CpuShares:
@@ -86,7 +99,7 @@ class CpuMeter:
             after - before for after, before in zip(self._look(), self._start, strict=True)
         )
         return CpuShares(
-            server=server / seconds,
+            server=None if self._server is None else server / seconds,
             others=max(0.0, system - server - own) / seconds,
             stolen=stolen / seconds,
         )
@@ -94,7 +107,7 @@ class CpuMeter:
     def _look(self) -> tuple[float, float, float, float, float]:
         system = psutil.cpu_times()
         busy = sum(getattr(system, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
-        processes = [self._server, *self._server.children(recursive=True)]
+        processes = [] if self._server is None else [self._server, *self._server.children(recursive=True)]
         server = sum(sum(process.cpu_times()[:2]) for process in processes)
         own = sum(psutil.Process().cpu_times()[:2])
         if self._is_own:  # then what it has used counts already, but not what processes have that have ended

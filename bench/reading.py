@@ -11,6 +11,9 @@ import h11
 
 from llamalane.bench.exchange import Recording
 
+REFUSED = frozenset({429, 503})
+"""What a server answers that has no room."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -27,6 +30,9 @@ class Record:
         cached_tokens: how many of those the server took from a cache.
         status: the HTTP status; None when none came.
         error: what went wrong, in a few words; None when nothing did.
+        asked: when the same was asked first: earlier than `started` if it was refused before.
+        kind: the class of requests that it belongs to.
+        retry_after: how many seconds the server told the client to stay away; None when it did not say.
     """
 
     client: int
@@ -39,6 +45,9 @@ class Record:
     cached_tokens: int | None
     status: int | None
     error: str | None
+    asked: float
+    kind: str = ""
+    retry_after: float | None = None
 
     @property
     def cut(self) -> bool:
@@ -49,6 +58,23 @@ class Record:
     def time_to_first_token(self) -> float | None:
         """Seconds from the start to the first piece of text; None when none came."""
         return self.token_times[0] - self.started if self.token_times else None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server had no room for it."""
+        return self.status in REFUSED
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were generated: as the server says, else as many as pieces of text came."""
+        return len(self.token_times) if self.output_tokens is None else self.output_tokens
+
+    @property
+    def time_per_output_token(self) -> float | None:
+        """Seconds for each token after the first one, in the mean; None when there are fewer than two."""
+        if self.tokens < 2 or not self.token_times:
+            return None
+        return (self.token_times[-1] - self.token_times[0]) / (self.tokens - 1)
 
     @property
     def gaps(self) -> list[float]:
@@ -76,6 +102,9 @@ def read(recording: Recording) -> Record:
         cached_tokens=(reader.usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         status=reader.status,
         error=_error(recording, reader),
+        asked=recording.started if recording.asked is None else recording.asked,
+        kind=recording.kind,
+        retry_after=reader.retry_after,
     )
 
 
@@ -84,6 +113,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.status: int | None = None
+        self.retry_after: float | None = None
         self.token_times: list[float] = []
         self.usage: dict[str, Any] = {}
         self.error: str | None = None
@@ -125,6 +155,7 @@ def _lines(recording: Recording, reader: _Reader) -> Iterator[tuple[float, bytes
         for event in iter(connection.next_event, h11.NEED_DATA):
             if isinstance(event, h11.Response):
                 reader.status = event.status_code
+                reader.retry_after = _retry_after(dict(event.headers))
             elif isinstance(event, h11.Data):
                 rest += bytes(event.data)
                 if reader.status == 200:
@@ -134,6 +165,14 @@ def _lines(recording: Recording, reader: _Reader) -> Iterator[tuple[float, bytes
                 break
     if rest:
         yield time, rest
+
+
+def _retry_after(headers: dict[bytes, bytes]) -> float | None:
+    """Return what the header says in seconds; None without it, and for a date, which no server here sends."""
+    try:
+        return max(0.0, float(headers[b"retry-after"]))
+    except (KeyError, ValueError):
+        return None
 
 
 def _message(data: bytes) -> str:

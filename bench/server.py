@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
@@ -27,9 +26,9 @@ _LOG_TAIL = 3000
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A healthy server: its process id, and what comes before `/v1` in its URLs."""
+    """A healthy server: its process id, if it was started here, and what comes before `/v1` in its URLs."""
 
-    pid: int
+    pid: int | None
     url: str
 
     def target(self) -> Target:
@@ -39,26 +38,18 @@ class Server:
 
 
 @contextmanager
-def run_server(arguments: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
+def run_server(arguments: Sequence[str], port: int, *, health: str = "/health") -> Iterator[Server]:
     """Run Python with `arguments`, which make it serve on `port`, while the context is open.
 
-    `environment` is set for it beside this process's own.
-
-    Raises `LlamalaneError`, with the end of the server's log, when it ends before it is healthy, or is not
-    healthy after five minutes.
+    It is healthy when it answers the path `health` with 200. Raises `LlamalaneError`, with the end of the server's log,
+    when it ends before it is healthy, or is not healthy after five minutes.
     """
     url = f"http://{HOST}:{port}"
     command = [sys.executable, *arguments]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         try:
-            problem = _wait_until_healthy(process, url)
+            problem = _wait_until_healthy(process, url, health)
             if problem is not None:
                 raise LlamalaneError(f"the server {problem}: {' '.join(command)}\n{_tail(log)}")
             yield Server(process.pid, url)
@@ -73,14 +64,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_until_healthy(process: subprocess.Popen[bytes], url: str) -> str | None:
+def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, health: str) -> str | None:
     """Return None when the server is healthy, or what went wrong."""
     with httpx.Client(base_url=url, timeout=5, trust_env=False) as client:
         for _ in range(_TRIES):
             if process.poll() is not None:
                 return f"ended with code {process.returncode} before it was healthy"
             try:
-                if client.get("/health").status_code == httpx.codes.OK:
+                if client.get(health).status_code == httpx.codes.OK:
                     return None
             except httpx.TransportError:
                 pass  # it does not listen yet

@@ -17,7 +17,9 @@ import yaml
 from llamalane.bench.exchange import Recording, Target, exchange
 from llamalane.bench.load import ClosedLoop, LoadResult
 from llamalane.bench.machine import Machine
-from llamalane.bench.peers import Peer, Setup, build_of, serve, serve_config
+from llamalane.bench.peers.builds import build_of
+from llamalane.bench.peers.kinds import Peer, Setup
+from llamalane.bench.peers.starting import serve, serve_config
 from llamalane.bench.reading import Record, read
 from llamalane.bench.server import Server
 from llamalane.bench.summary import LoadSummary

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 _TEXT = """
 able above across action after again against agree air almost alone along already also always among amount
@@ -35,6 +36,8 @@ valley value village visit voice wait wander warm watch water weather weight wes
 wisdom wonder wood world wrong yellow young
 """
 _WORDS = tuple(_TEXT.split())
+SAMPLING: Mapping[str, float] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""llama-server's defaults, which every request says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,28 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One request: its prompt, how many tokens its answer has, and the seed that chooses them."""
+    """One request: its prompt, how many tokens its answer has, and the seed that chooses them.
+
+    `kind` names the class of requests that it belongs to, if there are several; `level` is its priority, which servers
+    that know none are told all the same.
+    """
 
     prompt: str
     output_tokens: int
     seed: int
+    kind: str = ""
+    level: int | None = None
+
+
+class Source(Protocol):
+    """What clients ask for; `str()` says it in words, after "a completion for"."""
+
+    @property
+    def sampling(self) -> Mapping[str, float]:
+        """Fields for every request's body."""
+
+    def questions(self, seed: int, client: int) -> Iterator[Question]:
+        """Give the questions of one client, without end; the same for the same `seed` and `client`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +103,22 @@ class Workload:
 
     words: Span = Span(28, 52)
     output_tokens: Span = Span(32, 64)
-    sampling: Mapping[str, float] = field(
-        default_factory=lambda: {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
-    )
+    sampling: Mapping[str, float] = field(default_factory=lambda: SAMPLING)
 
     def questions(self, seed: int, client: int) -> Iterator[Question]:
         """Give the questions of one client, without end; the same for the same `seed` and `client`."""
         generator = random.Random(f"{seed}/{client}")
         while True:
-            words = generator.choices(_WORDS, k=self.words.draw(generator))
             yield Question(
-                prompt=" ".join(words).capitalize() + ".",
+                prompt=random_text(generator, self.words.draw(generator)),
                 output_tokens=self.output_tokens.draw(generator),
                 seed=generator.getrandbits(31),
             )
+
+    def __str__(self) -> str:
+        return f"a fresh prompt of {self.words} words, answered with {self.output_tokens} tokens"
+
+
+def random_text(generator: random.Random, words: int) -> str:
+    """Return so many random words as a sentence."""
+    return " ".join(generator.choices(_WORDS, k=words)).capitalize() + "."
