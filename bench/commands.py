@@ -125,6 +125,23 @@ def promises(
 
 
 @app.command()
+def refusals(
+    model: Model = None,
+    count: Annotated[int, typer.Option(help="How many refusals of each kind.", metavar="N", min=100)] = 5000,
+    queue: Annotated[int, typer.Option(help="How many requests wait meanwhile.", metavar="N", min=1)] = 64,
+    busy_ok: BusyOk = False,
+) -> None:
+    """Measure what a refusal over HTTP costs the server's event loop, while it does nothing else."""
+    with needed_packages():
+        from llamalane.bench import refusal_costs as measuring  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench import runs  # noqa: PLC0415
+    setup = runs.setup(model, 8, None, 4096, queue=queue)
+    runs.quiet_machine(busy_ok)
+    plan = measuring.RefusalPlan(setup=setup, refusals=count)
+    print(measuring.refusals_markdown(plan, measuring.measure_refusals(plan, _tell)))
+
+
+@app.command()
 def queue() -> None:
     """Measure what the waiting queue costs, with up to a million requests in it."""
     with needed_packages():

@@ -40,15 +40,16 @@ class Asker:
     async def ask(self, client: int, question: Question) -> Recording:
         """Ask until there is an answer, and return the last try: whoever is told when to come again does so."""
         request = self._target.encode(question, self._source)
-        asked = time.monotonic()
+        asked = started = time.monotonic()
         while True:
-            recording = Recording(client, question.output_tokens, time.monotonic(), asked=asked, kind=question.kind)
+            recording = Recording(client, question.output_tokens, started, asked=asked, kind=question.kind)
             self.recordings.append(recording)
             await exchange(self._target, request, recording)
             pause = read(recording).retry_after if recording.turned_down else None
             if pause is None:
                 return recording
             await anyio.sleep(pause)
+            started = time.monotonic()
 
     def records(self) -> tuple[Record, ...]:
         """Take apart all that came."""

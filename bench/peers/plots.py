@@ -59,8 +59,7 @@ def _draw_first_tokens(pyplot: Any, comparison: Comparison) -> None:
     for panel, load in zip(panels[0], loads, strict=True):
         for name in comparison.names:
             times = np.sort(comparison.latencies(name, load).time_to_first_token)
-            if len(times):
-                panel.plot(times, np.arange(1, len(times) + 1) / len(times), label=name)
+            panel.plot(times, np.arange(1, len(times) + 1) / max(1, len(times)), label=name)
         panel.set_title(str(load))
         panel.set_xlabel("TTFT, s")
         panel.set_xscale("symlog", linthresh=0.1)

@@ -144,7 +144,8 @@ def _ratios(comparison: Comparison) -> Table:
         for other in comparison.names[1:]:
             for what, value in _compared(load):
                 spread = Spread.of(comparison.ratios(other, load, value))
-                rows.append([load, other, what, *_spread_cells(spread)])
+                if spread is not None:
+                    rows.append([load, other, what, *_spread_cells(spread)])
     return Table.of(titles, rows)
 
 
@@ -164,9 +165,7 @@ def _of(distribution: Distribution | None, percentile: str) -> float | None:
     return None if distribution is None else float(getattr(distribution, percentile))
 
 
-def _spread_cells(spread: Spread | None) -> list[str]:
-    if spread is None:
-        return [_NONE] * 3
+def _spread_cells(spread: Spread) -> list[str]:
     return [
         f"{spread.median:.3f}",
         f"{spread.low:.3f} to {spread.high:.3f}",

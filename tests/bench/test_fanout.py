@@ -17,7 +17,7 @@ from llamalane.bench.fanout import (
     fanout_markdown,
     measure_fanout,
 )
-from llamalane.bench.peers import Setup
+from llamalane.bench.peers.kinds import Setup
 from llamalane.errors import LlamalaneError
 from llamalane.scheduler import EngineConfig
 

@@ -73,6 +73,13 @@ async def test_the_priority_is_left_out_unless_given() -> None:
     assert "priority" not in server.asked[0].body
 
 
+async def test_a_server_without_ignore_eos_is_told_the_least_number_of_tokens() -> None:
+    async with fake_server(full_answer) as server:
+        await load(server.target(min_tokens=True), clients=1, requests=1)
+    (asked,) = server.asked
+    assert asked.body["min_tokens"] == asked.body["max_tokens"]
+
+
 async def test_chat_has_its_own_endpoint() -> None:
     async with fake_server(full_answer) as server:
         await load(server.target("/llm", chat=True), clients=1, requests=1)
@@ -96,20 +103,61 @@ def refuse(asked: Asked) -> Sequence[bytes]:
     return [head("429 Too Many Requests", "application/json"), chunk(b'{"error":{"message":"full"}}')]
 
 
+def come_again(seconds: str) -> bytes:
+    head = "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 4\r\nretry-after: "
+    return f"{head}{seconds}\r\n\r\nfull".encode()
+
+
 def break_off(asked: Asked) -> Sequence[bytes]:
     return [head(), chunk(token("a")), chunk(event({"error": {"message": "lane lost"}}))]
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
-    [(refuse, "HTTP 429: full"), (break_off, "while streaming: lane lost")],
+    ("answer", "requests", "rejections", "errors"),
+    [(refuse, 0, 6, {}), (break_off, 6, 0, {"while streaming: lane lost": 6})],
     ids=["refused", "broken off"],
 )
-async def test_errors_are_counted_and_clients_go_on(answer: Answer, error: str) -> None:
+async def test_errors_are_counted_and_clients_go_on(
+    answer: Answer, requests: int, rejections: int, errors: dict[str, int]
+) -> None:
     async with fake_server(answer) as server:
         summary = (await load(server.target(), clients=2, requests=3)).summary()
-    assert summary.errors == {error: 6}
-    assert summary.requests == 6
+    assert (summary.requests, summary.rejections, summary.errors) == (requests, rejections, errors)
+
+
+async def test_refused_clients_stay_away_as_long_as_they_are_told_and_ask_the_same_again() -> None:
+    def answer(asked: Asked) -> Sequence[bytes]:
+        return [come_again("0.05")] if len(server.asked) <= 2 else full_answer(asked)
+
+    async with fake_server(answer) as server:
+        result = await load(server.target(), clients=1, requests=2)
+    refused, again, last, other = result.records
+    assert [record.status for record in result.records] == [429, 429, 200, 200]
+    assert refused.retry_after == 0.05
+    for earlier, later in ((refused, again), (again, last)):
+        assert earlier.ended is not None
+        assert later.started - earlier.ended >= 0.05
+    assert last.asked == refused.started
+    assert other.asked == other.started
+    bodies = [asked.body for asked in server.asked]
+    assert bodies[0] == bodies[1] == bodies[2] != bodies[3]
+    assert result.summary().rejections == 2
+
+
+@pytest.mark.parametrize("told", ["soon", "Wed, 21 Oct 2026 07:28:00 GMT", "nan", "-5"])
+async def test_clients_do_not_stay_away_when_the_time_cannot_be_read(told: str) -> None:
+    def answer(asked: Asked) -> Sequence[bytes]:
+        return [come_again(told)] if len(server.asked) == 1 else full_answer(asked)
+
+    async with fake_server(answer) as server:
+        result = await load(server.target(), clients=1, requests=2)
+    assert result.summary().rejections == 1
+
+
+async def test_refused_clients_are_stopped_while_they_stay_away() -> None:
+    async with fake_server(lambda asked: [come_again("600")]) as server:
+        result = await ClosedLoop(server.target(), SHORT, clients=3, seed=1).run(seconds=0.1)
+    assert result.summary().rejections == 3
 
 
 async def test_clients_without_a_server_give_up() -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from llamalane.bench.comparison import Comparison, ComparisonPlan, Measurement
-from llamalane.bench.machine import CpuShares, Machine
-from llamalane.bench.peers import Peer, Setup
-from llamalane.bench.report import comparison_markdown, to_json, urgent_markdown
+from llamalane.bench.machine import Machine
+from llamalane.bench.peers.kinds import Peer, Setup
+from llamalane.bench.report import to_json, urgent_markdown
 from llamalane.bench.summary import Distribution, LoadSummary
 from llamalane.bench.urgent import UrgentPlan, UrgentResult
 from llamalane.bench.workload import Span, Workload
@@ -28,46 +27,26 @@ MACHINE = Machine(
 )
 
 
-def load(rate: float | None, errors: dict[str, int] | None = None) -> LoadSummary:
+def summary(rate: float | None, errors: dict[str, int] | None = None) -> LoadSummary:
     return LoadSummary(
         requests=10,
         cut=2,
+        rejections=0,
         errors=errors or {},
         wrong_length=0,
+        uncounted=0,
         cached_share=0.0,
         window=30.0,
         tokens_per_second=rate,
+        requests_per_second=0.5,
+        goodput=None,
         time_to_first_token=Distribution.of([0.5]),
+        time_per_output_token=Distribution.of([0.07]),
         inter_token=Distribution.of([0.08]),
         end_to_end=Distribution.of([4.0]),
+        with_retries=None,
+        time_to_refusal=None,
         generator_cpu=0.01,
-    )
-
-
-def comparison(
-    rates: dict[int, list[tuple[float | None, float | None]]], build: str = "AVX2", others: float = 0.02
-) -> Comparison:
-    measurements = [
-        Measurement(peer=peer, clients=clients, round=number, load=load(rate), cpu=CpuShares(1.9, others, 0.01))
-        for clients, rounds in rates.items()
-        for number, pair in enumerate(rounds, 1)
-        for peer, rate in zip((Peer.LLAMALANE, Peer.XLLAMACPP), pair, strict=True)
-    ]
-    plan = ComparisonPlan(
-        setup=SETUP,
-        workload=Workload(),
-        chat=False,
-        clients=tuple(rates),
-        rounds=3,
-        seconds=30,
-        warm_up=10,
-        seed=7,
-    )
-    return Comparison(
-        plan=plan,
-        machine=MACHINE,
-        builds={"llamalane": build, "xllamacpp": "AVX2"},
-        measurements=tuple(measurements),
     )
 
 
@@ -79,47 +58,7 @@ def rows(markdown: str) -> list[list[str]]:
     ]
 
 
-def test_ratios_are_taken_within_rounds() -> None:
-    result = comparison({8: [(90.0, 100.0), (60.0, 50.0), (99.0, 100.0)]})
-    assert result.ratios(8) == [0.9, 1.2, 0.99]
-    assert result.median_rate(Peer.XLLAMACPP, 8) == 100.0
-
-
-def test_each_load_has_a_row_and_each_round_another() -> None:
-    markdown = comparison_markdown(comparison({8: [(90.0, 100.0), (60.0, 50.0), (99.0, 100.0)], 32: [(10.0, 20.0)]}))
-    table = rows(markdown)
-    assert table[1] == ["8", "90.0", "100.0", "0.990", "0.900 to 1.200", "0.50", "0.50", "80", "80"]
-    assert table[2][:5] == ["32", "10.0", "20.0", "0.500", "0.500 to 0.500"]
-    assert table[4] == ["8", "1", "90.0", "100.0", "0.900", "0.02", "0.01", "0.010", "0"]
-    assert len(table) == 3 + 1 + 4
-    assert "seed 7" in markdown
-
-
-def test_a_peer_without_tokens_gives_no_ratio() -> None:
-    result = comparison({8: [(90.0, None)]})
-    assert result.ratios(8) == []
-    assert rows(comparison_markdown(result))[1][3] == "n/a"
-
-
-@pytest.mark.parametrize(("build", "told"), [("AVX2", False), ("AVX512", True)])
-def test_different_builds_are_pointed_out(build: str, told: bool) -> None:
-    assert ("builds of llama.cpp differ" in comparison_markdown(comparison({8: [(1, 1)]}, build))) is told
-
-
-@pytest.mark.parametrize(("others", "told"), [(0.1, False), (0.3, True)])
-def test_disturbed_runs_are_pointed_out(others: float, told: bool) -> None:
-    markdown = comparison_markdown(comparison({8: [(1, 1)]}, others=others))
-    assert ("Disturbed: in 2 of 2 runs" in markdown) is told
-
-
-def test_json_holds_everything() -> None:
-    value = json.loads(to_json(comparison({8: [(90.0, 100.0)]})))
-    assert value["plan"]["setup"]["model"] == "/models/small.gguf"
-    assert [one["peer"] for one in value["measurements"]] == ["llamalane", "xllamacpp"]
-    assert value["measurements"][0]["load"]["time_to_first_token"]["median"] == 0.5
-
-
-def test_urgent_requests_are_told_as_multiples_of_the_idle_median() -> None:
+def urgent_result() -> UrgentResult:
     plan = UrgentPlan(
         peer=Peer.LLAMALANE,
         setup=SETUP,
@@ -130,16 +69,28 @@ def test_urgent_requests_are_told_as_multiples_of_the_idle_median() -> None:
         tries=3,
         seed=7,
     )
-    result = UrgentResult(
+    return UrgentResult(
         plan=plan,
         machine=MACHINE,
         build="AVX2",
         idle=(0.1, 0.2, 0.9),
         loaded=(0.3, 0.2, 0.8),
-        background=load(60.0),
+        background=summary(60.0),
     )
+
+
+def test_urgent_requests_are_told_as_multiples_of_the_idle_median() -> None:
+    result = urgent_result()
     assert result.median_ratio == pytest.approx(1.5)
     assert result.worst_ratio == pytest.approx(4.0)
     markdown = urgent_markdown(result)
     assert rows(markdown)[1:] == [["idle", "3", "0.200", "0.900"], ["loaded", "3", "0.300", "0.800"]]
     assert "1.50× in the median, 4.00× at worst" in markdown
+
+
+def test_json_holds_everything() -> None:
+    value = json.loads(to_json(urgent_result()))
+    assert value["plan"]["setup"]["model"] == "/models/small.gguf"
+    assert value["plan"]["peer"] == "llamalane"
+    assert value["background"]["time_to_first_token"]["median"] == 0.5
+    assert value["idle"] == [0.1, 0.2, 0.9]

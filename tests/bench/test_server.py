@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from llamalane.bench.peers import features
+from llamalane.bench.peers.builds import features
 from llamalane.bench.server import free_port, run_server
 from llamalane.errors import LlamalaneError
 

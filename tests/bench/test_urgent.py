@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from llamalane.bench.machine import describe_machine
-from llamalane.bench.peers import Peer, Setup
+from llamalane.bench.peers.kinds import Peer, Setup
 from llamalane.bench.urgent import UrgentPlan, configuration, measure_urgent
 from llamalane.bench.workload import Span, Workload
 from llamalane.scheduler.config import EngineConfig
