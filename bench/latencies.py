@@ -51,9 +51,9 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Times in seconds, of requests that started in the window; `LoadSummary` says what each is.
+    """Times in seconds that came to their end in the window; `LoadSummary` says what each is.
 
-    Requests that failed are left out. Of those that were cut, the times count that had come to an end.
+    Those that began in it would leave the longest out, which end after it. Requests that failed are left out.
     """
 
     time_to_first_token: tuple[float, ...]
@@ -66,20 +66,24 @@ class Latencies:
     @classmethod
     def of(cls, records: Sequence[Record], window: Window) -> Latencies:
         """Return the times of `records`."""
-        started = [record for record in records if record.started in window]
-        timely = [record for record in started if record.error is None]
-        whole = [(record, record.ended) for record in timely if record.ended is not None]
-        firsts = (record.time_to_first_token for record in timely)
+        sound = [record for record in records if record.error is None]
+        whole = [(record, record.ended) for record in sound if record.ended is not None and record.ended in window]
+        begun = [record for record in sound if record.token_times and record.token_times[0] in window]
+        firsts = (record.time_to_first_token for record in begun)
         further = (record.time_per_output_token for record, _ in whole)
+        refused = [(record, record.ended) for record in records if record.refused and record.ended is not None]
         return cls(
             time_to_first_token=tuple(first for first in firsts if first is not None),
             time_per_output_token=tuple(each for each in further if each is not None),
-            inter_token=tuple(gap for record in timely for gap in record.gaps),
+            inter_token=tuple(
+                gap
+                for record in sound
+                for gap, end in zip(record.gaps, record.token_times[1:], strict=True)
+                if end in window
+            ),
             end_to_end=tuple(end - record.started for record, end in whole),
             with_retries=tuple(end - record.asked for record, end in whole if record.asked < record.started),
-            time_to_refusal=tuple(
-                record.ended - record.started for record in started if record.refused and record.ended is not None
-            ),
+            time_to_refusal=tuple(end - record.started for record, end in refused if end in window),
         )
 
     @classmethod

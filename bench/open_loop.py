@@ -23,15 +23,15 @@ class OpenLoop:
         self._rate = rate
         self._seed = seed
 
-    async def run(self, *, seconds: float, warm_up: float = 0.0, patience: float = 0.0) -> LoadResult:
-        """Let requests arrive for `seconds`, and wait up to `patience` seconds more for their answers.
+    async def run(self, *, seconds: float, warm_up: float = 0.0) -> LoadResult:
+        """Let requests arrive for `seconds`.
 
-        What is under way after that is cut. The first `warm_up` seconds do not count. The same seed has the same
+        What is under way at that time is cut. The first `warm_up` seconds do not count. The same seed has the same
         arrivals. Called once.
         """
         start, cpu = time.monotonic(), time.process_time()
         async with anyio.create_task_group() as group:
-            group.cancel_scope.deadline = anyio.current_time() + seconds + patience
+            group.cancel_scope.deadline = anyio.current_time() + seconds
             await self._arrive(group, seconds)
         share = (time.process_time() - cpu) / (time.monotonic() - start)
         return LoadResult(self._asker.records(), Window(start + warm_up, start + seconds), share)

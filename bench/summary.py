@@ -36,7 +36,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSummary:
-    """A run in numbers. Times are in seconds; latencies are those of requests that started in the window.
+    """A run in numbers. Times are in seconds; latencies are those that came to their end in the window.
 
     Attributes:
         requests: requests that ended, with an error or without; refused ones are counted apart.

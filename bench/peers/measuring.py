@@ -112,7 +112,7 @@ async def _put(plan: ComparisonPlan, target: Target, load: Load, seed: int) -> L
     seconds = plan.warm_up + plan.seconds
     if load.arrivals is Arrivals.POISSON:
         arriving = OpenLoop(target, plan.source, rate=load.amount, seed=seed)
-        return await arriving.run(seconds=seconds, warm_up=plan.warm_up, patience=plan.seconds / 2)
+        return await arriving.run(seconds=seconds, warm_up=plan.warm_up)
     clients = ClosedLoop(target, plan.source, clients=int(load.amount), seed=seed)
     return await clients.run(seconds=seconds, warm_up=plan.warm_up)
 

@@ -63,7 +63,7 @@ def test_only_the_window_counts_for_throughput() -> None:
     summary = summarize([GOOD, CUT], Window(12.0, 18.0), generator_cpu=0.0)
     assert summary.tokens_per_second == pytest.approx(3 / 6)  # at 12, 14 and 17
     assert summary.time_to_first_token is not None
-    assert summary.time_to_first_token.count == 1  # only the second started in it
+    assert summary.time_to_first_token.count == 1  # only the second one's came in it
 
 
 def test_pieces_of_several_tokens_count_as_the_usage_says() -> None:
@@ -127,3 +127,13 @@ def test_only_answers_that_end_in_the_window_count_for_requests_per_second() -> 
     summary = summarize([GOOD], Window(10.0, 13.0), 0.0, Objective())
     assert (summary.requests_per_second, summary.goodput) == (0.0, 0.0)
     assert summarize([GOOD], Window(10.0, 13.0), 0.0).goodput is None
+
+
+def test_latencies_count_when_they_come_to_their_end() -> None:
+    summary = summarize([GOOD, CUT], Window(13.0, 17.5), generator_cpu=0.0)
+    assert summary.end_to_end is not None
+    assert summary.end_to_end.median == 4.0  # it started before the window, and ended in it
+    assert summary.time_to_first_token is not None
+    assert (summary.time_to_first_token.count, summary.time_to_first_token.median) == (1, 2.0)
+    assert summary.inter_token is not None
+    assert (summary.inter_token.count, summary.inter_token.median) == (1, 2.0)  # from 12 to 14; 17 to 18 ends later
