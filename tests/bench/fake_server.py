@@ -51,9 +51,9 @@ async def fake_server(answer: Answer) -> AsyncIterator[FakeServer]:
 
         async def handle(stream: ByteStream) -> None:
             async with stream:
-                asked = await _read_request(stream)
-                server.asked.append(asked)
                 try:
+                    asked = await _read_request(stream)
+                    server.asked.append(asked)
                     for piece in answer(asked):
                         if piece is None:
                             server.held.release()
@@ -61,7 +61,7 @@ async def fake_server(answer: Answer) -> AsyncIterator[FakeServer]:
                         else:
                             await stream.send(piece)
                             asked.sent.append(time.monotonic())
-                except anyio.BrokenResourceError:
+                except (anyio.BrokenResourceError, anyio.EndOfStream):
                     return  # the client left, as a stopped one does
 
         async with anyio.create_task_group() as group:
