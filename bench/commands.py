@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 import anyio
@@ -25,6 +26,7 @@ from llamalane.bench.options import (
 from llamalane.bench.peers import command as peers
 from llamalane.bench.promises import Promise
 from llamalane.bench.simulator import command as simulator
+from llamalane.errors import LlamalaneError
 
 app = typer.Typer(
     name="bench",
@@ -286,7 +288,7 @@ def streaming(
     json: JsonFile = None,
 ) -> None:
     """Measure what it costs to encode and send the tokens of many streams. A tiny model makes most of them."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
         from llamalane.bench.machine import describe_machine  # noqa: PLC0415
         from llamalane.bench.report import to_json  # noqa: PLC0415
@@ -321,7 +323,7 @@ def soak(
     json: JsonFile = None,
 ) -> None:
     """Overload a server with clients of whom half vanish, and look for what it has lost in the end."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench.model import find_model  # noqa: PLC0415  (loads what only a measurement needs)
         from llamalane.bench.report import to_json  # noqa: PLC0415
         from llamalane.bench.soak import measuring  # noqa: PLC0415

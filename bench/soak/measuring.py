@@ -109,6 +109,7 @@ class _Soak:
         self._plan = plan
         self._url = server.url
         self._tell = tell
+        assert server.pid is not None
         self._watcher = Watcher(server.pid, server.url)
         self._tally = Tally()
         parts = urlsplit(server.url)
