@@ -27,7 +27,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 
 HOMES: Mapping[str, tuple[str, ...]] = {
     "cuda": ("streams/cuda/",),
-    "llama_cpp": ("streams/llama/",),
+    "llama_cpp": ("streams/llama/", "bench/peers/thread_pool_server.py"),  # the latter stands for apps built on it
     "llguidance": ("streams/llama/",),
     "fastapi": ("api/", "cli", "bench/"),
     "fastapi_offline": ("api/",),
