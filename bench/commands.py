@@ -90,7 +90,7 @@ def neighbour(
     busy_ok: BusyOk = False,
 ) -> None:
     """Compare with llama-server what one busy process on the same cores leaves of the throughput."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
     failed = runs.measure_beside_a_neighbour(
         setup=runs.setup(model, places, threads, kv_cells),
@@ -402,7 +402,7 @@ def guard(
     busy_ok: BusyOk = False,
 ) -> None:
     """Compare what everything costs with the last saved result; ends with code 1 if something became slower."""
-    with _needed_packages():
+    with needed_packages():
         from llamalane.bench.guard import command  # noqa: PLC0415  (loads what only a measurement needs)
         from llamalane.bench.guard.result import RESULTS  # noqa: PLC0415
     if command.guard(model, repeats=repeats, folder=results or RESULTS, keep=save, busy_ok=busy_ok):

@@ -14,10 +14,13 @@ from statistics import median
 import anyio
 import psutil
 
+from llamalane.bench.document import Table, table_lines
 from llamalane.bench.load import ClosedLoop
 from llamalane.bench.machine import Machine
-from llamalane.bench.peers import Peer, Setup, build_of, serve
-from llamalane.bench.report import machine_lines, setup_line, table, workload_line
+from llamalane.bench.peers.builds import build_of
+from llamalane.bench.peers.kinds import Peer, Setup
+from llamalane.bench.peers.starting import serve
+from llamalane.bench.report import machine_lines, setup_line, source_line
 from llamalane.bench.summary import LoadSummary
 from llamalane.bench.workload import Workload
 from llamalane.errors import LlamalaneError
@@ -111,7 +114,7 @@ def measure_neighbour(plan: NeighbourPlan, machine: Machine, tell: Callable[[str
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         if name in machine.settings:
             raise LlamalaneError(f"{name} is set, so that no server would have its defaults: unset it")
-    builds = {peer.value: build_of(peer) for peer in Peer}
+    builds = {peer.value: build_of(peer) for peer in (Peer.LLAMALANE, Peer.XLLAMACPP)}
     seeds = random.Random(plan.seed)
     rounds = []
     order = list(Contestant)
@@ -129,33 +132,44 @@ def neighbour_markdown(result: NeighbourResult) -> str:
     plan = result.plan
     return "\n".join(
         [
-            *machine_lines(result.machine, result.builds),
-            setup_line(plan.setup),
-            workload_line(f"Each of {plan.clients} clients", plan.workload, "completion"),
+            *(f"- {line}" for line in machine_lines(result.machine, result.builds)),
+            f"- {setup_line(plan.setup)}",
+            f"- {source_line(f'Each of {plan.clients} clients', plan.workload, 'completion')}",
             f"- {plan.rounds} rounds in changing order, each server freshly started; {plan.seconds:g} s without and "
             f"{plan.seconds:g} s beside one busy process, each after {WARM_UP:g} s of warm-up; seed {plan.seed}.",
             "",
-            *table(
-                ["server", "alone, tokens/s", "beside, tokens/s", "left of it", "llamalane's multiple", "neighbour"],
-                (_summary_row(result, contestant) for contestant in Contestant),
+            *table_lines(
+                Table.of(
+                    [
+                        "server",
+                        "alone, tokens/s",
+                        "beside, tokens/s",
+                        "left of it",
+                        "llamalane's multiple",
+                        "neighbour",
+                    ],
+                    (_summary_row(result, contestant) for contestant in Contestant),
+                )
             ),
             "",
             "Medians over the rounds, ranges in brackets. The multiple is that of llamalane's rate beside the busy "
             "process, within a round; the last column is what the busy process got, in cores.",
             "",
-            *table(
-                ["round", "server", "alone", "beside", "neighbour, cores", "errors"],
-                (
-                    [
-                        one.round,
-                        one.contestant.value,
-                        f"{one.alone:.1f}",
-                        f"{one.beside:.1f}",
-                        f"{one.neighbour:.2f}",
-                        one.errors,
-                    ]
-                    for one in result.rounds
-                ),
+            *table_lines(
+                Table.of(
+                    ["round", "server", "alone", "beside", "neighbour, cores", "errors"],
+                    (
+                        [
+                            one.round,
+                            one.contestant.value,
+                            f"{one.alone:.1f}",
+                            f"{one.beside:.1f}",
+                            f"{one.neighbour:.2f}",
+                            one.errors,
+                        ]
+                        for one in result.rounds
+                    ),
+                )
             ),
         ]
     )

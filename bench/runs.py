@@ -8,6 +8,7 @@ from pathlib import Path
 
 from llamalane.bench.machine import BUSY_CORES, Machine, describe_machine
 from llamalane.bench.model import find_model
+from llamalane.bench.neighbour import NeighbourPlan, measure_neighbour, neighbour_markdown
 from llamalane.bench.peers.kinds import Peer, Setup
 from llamalane.bench.peers.traffic import workload
 from llamalane.bench.report import to_json, urgent_markdown
@@ -16,7 +17,16 @@ from llamalane.bench.workload import Span, Workload
 from llamalane.errors import LlamalaneError
 from llamalane.streams.cores import available_cores
 
-__all__ = ["chosen_seed", "exact_workload", "measure_urgent_requests", "quiet_machine", "setup", "tell", "workload"]
+__all__ = [
+    "chosen_seed",
+    "exact_workload",
+    "measure_beside_a_neighbour",
+    "measure_urgent_requests",
+    "quiet_machine",
+    "setup",
+    "tell",
+    "workload",
+]
 
 
 def measure_urgent_requests(
@@ -48,6 +58,28 @@ def measure_urgent_requests(
     print(urgent_markdown(result))
     if json_file is not None:
         json_file.write_text(to_json(result))
+
+
+def measure_beside_a_neighbour(
+    *,
+    setup: Setup,
+    workload: Workload,
+    clients: int,
+    rounds: int,
+    seconds: float,
+    seed: int | None,
+    json_file: Path | None,
+    busy_ok: bool,
+) -> int:
+    """Measure servers beside a busy process, print the table, and return how many requests failed."""
+    plan = NeighbourPlan(
+        setup=setup, workload=workload, clients=clients, rounds=rounds, seconds=seconds, seed=chosen_seed(seed)
+    )
+    result = measure_neighbour(plan, quiet_machine(busy_ok), tell)
+    print(neighbour_markdown(result))
+    if json_file is not None:
+        json_file.write_text(to_json(result))
+    return sum(one.errors for one in result.rounds)
 
 
 def setup(model: Path | None, places: int, threads: int | None, cells: int, *, queue: int | None = None) -> Setup:

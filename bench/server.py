@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
@@ -38,16 +39,25 @@ class Server:
 
 
 @contextmanager
-def run_server(arguments: Sequence[str], port: int, *, health: str = "/health") -> Iterator[Server]:
+def run_server(
+    arguments: Sequence[str], port: int, environment: Mapping[str, str] | None = None, *, health: str = "/health"
+) -> Iterator[Server]:
     """Run Python with `arguments`, which make it serve on `port`, while the context is open.
 
-    It is healthy when it answers the path `health` with 200. Raises `LlamalaneError`, with the end of the server's log,
-    when it ends before it is healthy, or is not healthy after five minutes.
+    `environment` is set for it beside this process's own. It is healthy when it answers the path `health` with 200.
+    Raises `LlamalaneError`, with the end of the server's log, when it ends before it is healthy, or is not healthy after
+    five minutes.
     """
     url = f"http://{HOST}:{port}"
     command = [sys.executable, *arguments]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+        )
         try:
             problem = _wait_until_healthy(process, url, health)
             if problem is not None:

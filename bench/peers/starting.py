@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -14,38 +14,45 @@ from llamalane.bench.peers.kinds import Peer, Setup
 from llamalane.bench.server import HOST, Server, free_port, run_server
 from llamalane.errors import ConfigError
 
+Environment = Mapping[str, str] | None
 
-def serve(peer: Peer, setup: Setup, *, script: Path | None = None) -> AbstractContextManager[Server]:
-    """Return a context in which `peer` runs on a free port; `script` is the file of the examples' server."""
+
+def serve(
+    peer: Peer, setup: Setup, environment: Environment = None, *, script: Path | None = None
+) -> AbstractContextManager[Server]:
+    """Return a context in which `peer` runs on a free port, with `environment` beside this process's own.
+
+    `script` is the file of the examples' server.
+    """
     match peer:
         case Peer.LLAMALANE:
-            return _serve_llamalane(setup)
+            return _serve_llamalane(setup, environment)
         case Peer.XLLAMACPP:
-            return _serve_module("llamalane.bench.peers.xllamacpp_server", setup)
+            return _serve_module("llamalane.bench.peers.xllamacpp_server", setup, environment)
         case Peer.ONE_LOCK:
-            return _serve_one_lock(setup)
+            return _serve_one_lock(setup, environment)
         case Peer.THREAD_POOL:
-            return _serve_module("llamalane.bench.peers.thread_pool_server", setup)
+            return _serve_module("llamalane.bench.peers.thread_pool_server", setup, environment)
         case Peer.EXAMPLES_SERVER:
             if script is None:
                 raise ConfigError(f"{peer.value} needs the file server.py of llama-cpp-python's examples/server")
-            return _serve_example(setup, script)
+            return _serve_example(setup, script, environment)
 
 
-def serve_config(config: Path) -> AbstractContextManager[Server]:
+def serve_config(config: Path, environment: Environment = None) -> AbstractContextManager[Server]:
     """Return a context in which llamalane runs on a free port with a configuration file."""
     port = free_port()
     arguments = ["llamalane", "serve", f"--config={config}", f"--host={HOST}", f"--port={port}"]
-    return run_server(["-m", *arguments], port)
+    return run_server(["-m", *arguments], port, environment)
 
 
 @contextmanager
-def serve_settings(settings: object) -> Iterator[Server]:
+def serve_settings(settings: object, environment: Environment = None) -> Iterator[Server]:
     """Run llamalane on a free port with a configuration that is written to a file for as long."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "llamalane.yaml"
         config.write_text(yaml.safe_dump(settings))
-        with serve_config(config) as server:
+        with serve_config(config, environment) as server:
             yield server
 
 
@@ -61,23 +68,23 @@ def llamalane_settings(setup: Setup) -> dict[str, object]:
     return settings
 
 
-def _serve_llamalane(setup: Setup) -> AbstractContextManager[Server]:
+def _serve_llamalane(setup: Setup, environment: Environment) -> AbstractContextManager[Server]:
     if setup.queue is not None:
-        return serve_settings(llamalane_settings(setup))
+        return serve_settings(llamalane_settings(setup), environment)
     port = free_port()
     numbers = [f"--places={setup.places}", f"--threads={setup.threads}", f"--kv-cells={setup.cells}"]
     return run_server(
-        ["-m", "llamalane", "serve", str(setup.model), f"--host={HOST}", f"--port={port}", *numbers], port
+        ["-m", "llamalane", "serve", str(setup.model), f"--host={HOST}", f"--port={port}", *numbers], port, environment
     )
 
 
-def _serve_module(module: str, setup: Setup) -> AbstractContextManager[Server]:
+def _serve_module(module: str, setup: Setup, environment: Environment) -> AbstractContextManager[Server]:
     port = free_port()
     numbers = map(str, (port, setup.places, setup.threads, setup.cells))
-    return run_server(["-m", module, str(setup.model), *numbers], port)
+    return run_server(["-m", module, str(setup.model), *numbers], port, environment)
 
 
-def _serve_one_lock(setup: Setup) -> AbstractContextManager[Server]:
+def _serve_one_lock(setup: Setup, environment: Environment) -> AbstractContextManager[Server]:
     """Serve with llama_cpp.server as it does best: it cuts no stream when another request comes, which it would by
     default, and keeps the logits of the last token only.
     """
@@ -94,11 +101,11 @@ def _serve_one_lock(setup: Setup) -> AbstractContextManager[Server]:
         "verbose": False,
     }
     arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    return run_server(["-m", "llama_cpp.server", *arguments], port, health="/v1/models")
+    return run_server(["-m", "llama_cpp.server", *arguments], port, environment, health="/v1/models")
 
 
 @contextmanager
-def _serve_example(setup: Setup, script: Path) -> Iterator[Server]:
+def _serve_example(setup: Setup, script: Path, environment: Environment) -> Iterator[Server]:
     port = free_port()
     settings = {
         "server": {"host": HOST, "port": port},
@@ -114,5 +121,5 @@ def _serve_example(setup: Setup, script: Path) -> Iterator[Server]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "server.json"
         config.write_text(json.dumps(settings))
-        with run_server([str(script), "-C", str(config)], port, health="/healthz") as server:
+        with run_server([str(script), "-C", str(config)], port, environment, health="/healthz") as server:
             yield server

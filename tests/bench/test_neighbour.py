@@ -20,7 +20,7 @@ from llamalane.bench.neighbour import (
     measure_neighbour,
     neighbour_markdown,
 )
-from llamalane.bench.peers import Peer, Setup
+from llamalane.bench.peers.kinds import Peer, Setup
 from llamalane.bench.server import Server
 from llamalane.bench.workload import Span, Workload
 from llamalane.errors import LlamalaneError
