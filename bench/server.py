@@ -45,8 +45,8 @@ def run_server(
     """Run Python with `arguments`, which make it serve on `port`, while the context is open.
 
     `environment` is set for it beside this process's own. It is healthy when it answers the path `health` with 200.
-    Raises `LlamalaneError`, with the end of the server's log, when it ends before it is healthy, or is not healthy after
-    five minutes.
+    Raises `LlamalaneError`, with the end of the server's log, when it ends before it is healthy, or is not healthy
+    after five minutes.
     """
     url = f"http://{HOST}:{port}"
     command = [sys.executable, *arguments]
