@@ -112,13 +112,14 @@ def _check_keys(pairs: list[tuple[str, Any]]) -> None:
         raise InvalidRequestError(f"the key {key[:200]!r} stands twice in the same object", param=key[:200])
 
 
-def explain(refusal: ValidationError) -> InvalidRequestError:
-    """Return what tells a client of the first thing that is wrong with a body."""
+def explain(refusal: ValidationError, where: str = "") -> InvalidRequestError:
+    """Return what tells a client of the first thing that is wrong with a body, or with the part of it at `where`."""
     error = refusal.errors(include_url=False, include_input=False)[0]
     if error["type"] == "json_invalid":
         reason = error.get("ctx", {}).get("error", error["msg"])
         return InvalidRequestError(f"the body is not valid JSON: {reason}")
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])[1:]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
+    param = where + path if where else path[1:]
     if not param:
         return InvalidRequestError("the body must be a JSON object")
     if error["type"] == "missing":

@@ -13,20 +13,14 @@ from llamalane.api.choices import ChoicesEndpoint
 from llamalane.api.logprobs import Echo, chat_logprobs
 from llamalane.api.messages import Message
 from llamalane.api.orders import PromptInput
-from llamalane.api.questions import question_input
-from llamalane.api.reply import EFFORTS, Question, Reply, ReplyFormat
+from llamalane.api.questions import check_effort, check_variables, question_input
+from llamalane.api.reply import Question, Reply, ReplyFormat
 from llamalane.api.reply_chunks import finish_of, message_of
 from llamalane.api.sampling_fields import Within
 from llamalane.api.schemas import GenerationBody
 from llamalane.api.tool_fields import MAX_TOOLS, ToolField, read_choice, read_tools
 from llamalane.errors import InvalidRequestError
-from llamalane.scheduler import (
-    TEMPLATE_VARIABLES,
-    Engine,
-    GrammarPart,
-    Result,
-    TextPiece,
-)
+from llamalane.scheduler import Engine, GrammarPart, Result, TextPiece
 
 MAX_TOP_LOGPROBS = 20
 
@@ -78,16 +72,8 @@ class ChatBody(GenerationBody):
             raise InvalidRequestError("top_logprobs is only allowed when logprobs is true", param="top_logprobs")
         for index, message in enumerate(self.messages):
             message.check(f"messages[{index}]")
-        for name in self.chat_template_kwargs or ():
-            if name in TEMPLATE_VARIABLES:
-                raise InvalidRequestError(
-                    f"chat_template_kwargs may not set {name}, which the server does", param="chat_template_kwargs"
-                )
-        if self.reasoning_effort is not None and self.reasoning_effort not in EFFORTS:
-            raise InvalidRequestError(
-                f"reasoning_effort must be one of {', '.join(EFFORTS)}; got {self.reasoning_effort!r:.100}",
-                param="reasoning_effort",
-            )
+        check_variables(self.chat_template_kwargs or {}, "chat_template_kwargs")
+        check_effort(self.reasoning_effort, "reasoning_effort")
         _ = self.question
 
     def client_name(self, param: str | None) -> str | None:

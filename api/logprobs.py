@@ -1,4 +1,4 @@
-"""Log probabilities in OpenAI's two shapes: that of chats, and the older one of completions."""
+"""Log probabilities in OpenAI's shapes: that of chats, which responses share, and the older one of completions."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ def chat_logprobs(tokens: Iterable[OutputToken]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
+def response_logprobs(tokens: Iterable[OutputToken]) -> list[dict[str, Any]]:
+    """Return what is told of the text of a response, which has no bytes where a chat has null for them."""
+    return [
+        {**_entry(token, []), "top_logprobs": [_entry(other, []) for other in token.alternatives]} for token in tokens
+    ]
+
+
 def completion_logprobs(tokens: Sequence[OutputToken], echo: Echo | None = None) -> dict[str, Any]:
     """Return what is told of a completion's output, or of a piece of it; `echo` is what stands before the output."""
     before = 0 if echo is None else len(echo.text)
@@ -48,11 +55,11 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return {name: [*first[name], *second[name]] for name in first}
 
 
-def _entry(token: TokenLogprob) -> dict[str, Any]:
+def _entry(token: TokenLogprob, no_bytes: list[int] | None = None) -> dict[str, Any]:
     return {
         "token": token.text,
         "logprob": _finite(token.logprob),
-        "bytes": None if token.bytes is None else list(token.bytes),
+        "bytes": no_bytes if token.bytes is None else list(token.bytes),
     }
 
 

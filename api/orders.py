@@ -21,7 +21,8 @@ from llamalane.api.sampling_fields import SampledBody
 from llamalane.api.sse import EventWriter
 from llamalane.errors import QueueFullError
 from llamalane.ids import Level, RequestId
-from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions
+from llamalane.scheduler import Engine, FinishReason, RequestHandle, Result, SubmitOptions, Token
+from llamalane.scheduler.spelling import starts_in
 
 Note = Callable[[Result], None]
 """Is told of each result."""
@@ -97,7 +98,7 @@ class Order(Generic[BodyT]):
 
     `handles` has `body.choices` choices for each prompt, one prompt after the other; `body.returned` of them are
     wanted. `echoes` has the text of each prompt that is to stand before its outputs, and `replies` says how these are
-    to be read.
+    to be read. `spell` tells what tokens of the model stand for.
     """
 
     id: str
@@ -108,6 +109,7 @@ class Order(Generic[BodyT]):
     echoes: tuple[str | None, ...]
     replies: tuple[ReplyFormat | None, ...]
     handles: tuple[RequestHandle, ...]
+    spell: Callable[[Sequence[int]], list[Token]]
 
     @property
     def level(self) -> Level:
@@ -141,6 +143,14 @@ class Order(Generic[BodyT]):
             cached=sum(usage.cached_tokens for usage in prompts),
             completion=sum(result.usage.completion_tokens for result in results),
         )
+
+    def thought_tokens(self, index: int, result: Result) -> int:
+        """Return how many tokens of choice number `index` are thoughts, with the tags around them."""
+        format = self.reply(index)
+        end = 0 if format is None else format.thoughts_in(result.text)
+        if end == 0:
+            return 0
+        return sum(start < end for start in starts_in(result.text, self.spell(result.tokens)))
 
     def summary(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return our own fields: the priority by now, the seed, and when was what, from first admission to last end."""
@@ -187,6 +197,7 @@ async def submit_all(
             echoes=tuple(prompt.echo for prompt in prompts),
             replies=tuple(prompt.reply for prompt in prompts),
             handles=tuple(handles),
+            spell=engine.spell,
         )
 
 

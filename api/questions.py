@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from llamalane.api.orders import PromptInput
-from llamalane.api.reply import Plan, Question, plan_reply
+from llamalane.api.reply import EFFORTS, Plan, Question, plan_reply
+from llamalane.errors import InvalidRequestError
 from llamalane.ids import RequestId
-from llamalane.scheduler import Engine, RequestHandle, SubmitOptions
+from llamalane.scheduler import TEMPLATE_VARIABLES, Engine, RequestHandle, SubmitOptions
 
 
 def question_input(engine: Engine, question: Question) -> PromptInput:
@@ -34,3 +35,16 @@ def plan_for(engine: Engine, question: Question) -> Plan:
     template, model = engine.chat_template, engine.config.generating_model
     assert model is not None, "whose template it is"
     return plan_reply(template, model, question)
+
+
+def check_variables(names: Iterable[str], field: str) -> None:
+    """Raise `InvalidRequestError` if `field` sets variables of the chat template that are not the client's."""
+    for name in names:
+        if name in TEMPLATE_VARIABLES:
+            raise InvalidRequestError(f"{field} may not set {name}, which the server does", param=field)
+
+
+def check_effort(effort: str | None, field: str) -> None:
+    """Raise `InvalidRequestError` if `field` asks for an effort that there is not."""
+    if effort is not None and effort not in EFFORTS:
+        raise InvalidRequestError(f"{field} must be one of {', '.join(EFFORTS)}; got {effort!r:.100}", param=field)

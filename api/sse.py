@@ -23,9 +23,10 @@ HEADERS = (
 )
 
 
-def encode_event(data: Mapping[str, Any]) -> bytes:
-    """Return `data` as one event."""
-    return b"data: " + _json(data) + b"\n\n"
+def encode_event(data: Mapping[str, Any], name: str | None = None) -> bytes:
+    """Return `data` as one event, which may have a name."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + _json(data) + b"\n\n"
 
 
 def encode_comment(text: str) -> bytes:

@@ -31,6 +31,19 @@ def read_grammar(fields: Mapping[str, Any]) -> tuple[str, Grammar] | None:
     return found[0] if found else None
 
 
+def read_text_format(value: Any, field: str) -> Grammar | None:
+    """Return the grammar that OpenAI's newer `text.format` asks for, which has the schema beside its type.
+
+    Raises `InvalidRequestError` for what is not understood; `field` is what the client calls it.
+    """
+    try:
+        if isinstance(value, dict) and value.get("type") == "json_schema":
+            return _named_schema({name: part for name, part in value.items() if name != "type"}, "it")
+        return _response_format(value)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{field} is not valid: {error}", param=field) from None
+
+
 def _response_format(value: Any) -> Grammar | None:
     kind = value.get("type") if isinstance(value, dict) else None
     if kind not in ("text", "json_object", "json_schema"):
@@ -41,10 +54,10 @@ def _response_format(value: Any) -> Grammar | None:
     return Grammar.json_object() if kind == "json_object" else None
 
 
-def _named_schema(value: Any) -> Grammar:
+def _named_schema(value: Any, called: str = "json_schema") -> Grammar:
     """Return what OpenAI's `json_schema` asks for. It is always kept to, whether or not it is `strict`."""
     if not isinstance(value, dict) or not isinstance(value.get("schema"), dict):
-        raise InvalidRequestError("json_schema must be an object that has the JSON schema as its schema")
+        raise InvalidRequestError(f"{called} must be an object that has the JSON schema as its schema")
     _check_fields(value, _SCHEMA_FIELDS)
     if not isinstance(value.get("strict"), bool | None):
         raise InvalidRequestError(f"strict must be true or false; got {value['strict']!r:.100}")

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from llamalane.api.batch import SERVERS
 from llamalane.api.bodies import LARGE_BODY, explain
 from llamalane.api.field_schemas import level_or_name
+from llamalane.api.metadata import Metadata
 from llamalane.errors import InvalidRequestError
 
 MAX_WINDOW = 30 * 24 * 3600
@@ -20,8 +21,6 @@ MAX_EXPIRY = 30 * 24 * 3600
 """How soon, and how late, a client may let a file expire, in seconds after its creation."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 
-MetadataKey = Annotated[str, Field(max_length=64)]
-MetadataValue = Annotated[str, Field(max_length=512)]
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
@@ -79,7 +78,7 @@ class BatchBody(BaseModel):
     input_file_id: str
     endpoint: Annotated[str, WithJsonSchema({"enum": list(SERVERS)})]
     completion_window: Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,6}[smhd]$"})]
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
+    metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
     priority: Annotated[Any, level_or_name()] = None
 

@@ -82,13 +82,18 @@ class ReplyFormat:
 
     def reader(self) -> ReplyReader:
         """Return what reads one reply."""
-        thoughts = calls = None
-        if self.tags is not None and self.begins is not Thinking.NONE:
-            thoughts = ThoughtReader(self.tags, self.begins)
+        calls = None
         if self.tool_format is not None:
             sink = Sink(self._new_id, single=self.single)
             calls = self.tool_format.reader(sink, self.names)
-        return ReplyReader(thoughts, calls, show_thoughts=self.thoughts)
+        return ReplyReader(self._thought_reader(), calls, show_thoughts=self.thoughts)
+
+    def thoughts_in(self, text: str) -> int:
+        """Return how many characters of a whole output are thoughts, with the tags around them and the space after."""
+        reader = self._thought_reader()
+        if reader is None:
+            return 0
+        return len(text) - len(reader.feed(text)[1]) - len(reader.end()[1])
 
     def stop_when(self) -> StopWhen:
         """Return what tells when one reply has its only call."""
@@ -99,6 +104,11 @@ class ReplyFormat:
             return reader.done
 
         return ends
+
+    def _thought_reader(self) -> ThoughtReader | None:
+        if self.tags is None or self.begins is Thinking.NONE:
+            return None
+        return ThoughtReader(self.tags, self.begins)
 
     def _new_id(self) -> str:
         name = f"call_{secrets.token_hex(12)}"
