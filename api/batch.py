@@ -21,12 +21,13 @@ from llamalane.api.orders import Endpoint, submit_all
 from llamalane.api.pooled import PooledBody, PooledEndpoint, compute
 from llamalane.api.priority import choose_level
 from llamalane.api.rerank import Rerank
+from llamalane.api.responses.endpoint import Responses
 from llamalane.api.sampling_fields import SampledBody
 from llamalane.errors import InvalidRequestError, LlamalaneError
 from llamalane.ids import Level
 from llamalane.scheduler import Engine, Result
 
-ENDPOINTS: Mapping[str, Endpoint[Any]] = {endpoint.path: endpoint for endpoint in (Completions(), Chat())}
+ENDPOINTS: Mapping[str, Endpoint[Any]] = {endpoint.path: endpoint for endpoint in (Completions(), Chat(), Responses())}
 POOLED: Mapping[str, PooledEndpoint[Any]] = {
     path: endpoint for endpoint in (Embeddings(), Rerank()) for path in endpoint.paths
 }

@@ -138,6 +138,16 @@ def request_not_found(name: str) -> ErrorAnswer:
     return _answer(kind, f"no request {name[:200]!r} waits or runs; GET /v1/queue lists those that do")
 
 
+def response_not_found(name: str) -> ErrorAnswer:
+    """Return the answer to whoever asks for a response that was given before."""
+    kind = Kind(404, "invalid_request_error", "response_not_found")
+    return _answer(
+        kind,
+        f"no response {name[:200]!r}: this server stores none; POST /v1/responses answers with the whole of it, and "
+        "one that is under way is cancelled by closing the connection",
+    )
+
+
 def lane_not_found(name: str, known: Iterable[str]) -> ErrorAnswer:
     """Return the answer to a wish for a lane that is not there."""
     kind = Kind(404, "invalid_request_error", "lane_not_found")

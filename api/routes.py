@@ -23,6 +23,7 @@ from llamalane.api.openapi import ANY_ROUTE, GENERATION, answer, content, errors
 from llamalane.api.orders import Endpoint
 from llamalane.api.pooled import PooledEndpoint, PooledResponse
 from llamalane.api.priority import PRIORITY_HEADER
+from llamalane.api.responses.routes import add_response_routes
 from llamalane.api.service import Service
 from llamalane.api.tokenization import add_tokenization_routes
 from llamalane.errors import LaneDownError
@@ -54,6 +55,7 @@ def make_router(service: Service) -> APIRouter:
             responses=answer(pooled.answer_type, "The answer.") | GENERATION,
             openapi_extra=prioritized_request(pooled.body_type),
         )
+    add_response_routes(router, service)
     add_tokenization_routes(router, service)
     _add_model_routes(router, service)
     add_queue_routes(router, service)
