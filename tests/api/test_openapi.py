@@ -90,6 +90,12 @@ CALLING: dict[str, Any] = {
     "tool_choice": "required",
     "parallel_tool_calls": False,
 }
+CALLING_RESPONSE: dict[str, Any] = {
+    "input": "x",
+    "tools": [{"type": "function", "name": "find"}],
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+}
 ANSWERED: list[tuple[str, str, dict[str, Any] | None]] = [
     ("post", "/v1/completions", {"prompt": "x", "max_tokens": 2, "service_tier": "flex"}),
     ("post", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "n": 2}),
@@ -100,6 +106,13 @@ ANSWERED: list[tuple[str, str, dict[str, Any] | None]] = [
         {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9, "logprobs": True, "top_logprobs": 3},
     ),
     ("post", "/v1/chat/completions", CALLING),
+    (
+        "post",
+        "/v1/responses",
+        {"input": "x", "max_output_tokens": 9, "include": ["message.output_text.logprobs"], "top_logprobs": 3},
+    ),
+    ("post", "/v1/responses", CALLING_RESPONSE),
+    ("post", "/v1/responses/input_tokens", {"input": "x"}),
     ("get", "/v1/models", None),
     ("get", "/v1/models/{model}", None),
     ("get", "/v1/queue", None),
@@ -125,6 +138,7 @@ async def test_errors_are_as_they_are_described(client: httpx.AsyncClient) -> No
     for method, path, url, body, status in (
         ("post", "/v1/completions", "/v1/completions", {}, 400),
         ("post", "/v1/completions", "/v1/completions", {"prompt": "x", "model": "nobody"}, 404),
+        ("post", "/v1/responses", "/v1/responses", {"input": "x", "background": True}, 400),
         ("post", "/v1/completions", "/v1/completions", {"prompt": "x", "max_tokens": 2, "deadline": 1e-9}, 504),
         ("get", "/v1/queue/{request_id}", "/v1/queue/nobody", None, 404),
         ("post", "/admin/requests/{request_id}/priority", "/admin/requests/x/priority", {"priority": 9}, 400),
@@ -152,6 +166,19 @@ async def test_events_are_as_they_are_described(client: httpx.AsyncClient) -> No
         assert done == "data: [DONE]"
         for event in events:
             check(httpx.Response(200, text=event.removeprefix("data: ")).json(), described, schema)
+
+
+async def test_events_of_responses_are_as_they_are_described(client: httpx.AsyncClient) -> None:
+    schema = (await client.get("/openapi.json")).json()
+    described = schema["paths"]["/v1/responses"]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+    for body in (
+        {"input": "x", "max_output_tokens": 3},
+        {"input": "x", "max_output_tokens": 3, "include": ["message.output_text.logprobs"]},
+        CALLING_RESPONSE,
+    ):
+        answer = await client.post("/v1/responses", json={**body, "stream": True})
+        for event in answer.text.strip().split("\n\n"):
+            check(httpx.Response(200, text=event.partition("\ndata: ")[2]).json(), described, schema)
 
 
 async def test_waiting_and_running_requests_are_as_they_are_described(client: httpx.AsyncClient) -> None:

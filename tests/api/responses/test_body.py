@@ -40,7 +40,11 @@ def test_instructions_come_first() -> None:
 
 def test_functions_are_strict_unless_they_are_not() -> None:
     tools = question(
-        tools=[TOOL, {**TOOL, "name": "g", "strict": False}, {**TOOL, "name": "h", "strict": None, "parameters": SCHEMA}]
+        tools=[
+            TOOL,
+            {**TOOL, "name": "g", "strict": False},
+            {**TOOL, "name": "h", "strict": None, "parameters": SCHEMA},
+        ]
     ).tools
     assert [(tool.name, tool.strict) for tool in tools] == [("f", True), ("g", False), ("h", True)]
     assert (tools[2].field, tools[2].parameters) == ("tools[2].parameters", SCHEMA)
