@@ -88,12 +88,13 @@ class ReasoningItem(_Item):
         return Turn("assistant", "", reasoning=texts[0] if texts else "")
 
 
-_KINDS: Mapping[str, type[_Item]] = {
+KINDS: Mapping[str, type[_Item]] = {
     "message": MessageItem,
     "function_call": FunctionCallItem,
     "function_call_output": FunctionCallOutputItem,
     "reasoning": ReasoningItem,
 }
+"""The types of items that there are."""
 
 
 def read_input(value: Any) -> list[Turn]:
@@ -134,13 +135,13 @@ def _read_item(value: Any, where: str) -> Turn:
         raise InvalidRequestError(
             f"{where} refers to an item that is not here: this server stores none; send the item itself", param=where
         )
-    if not isinstance(kind, str) or kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise InvalidRequestError(
-            f"{where} is of the type {kind!r:.100}, which is not supported; there are {', '.join(_KINDS)}",
+            f"{where} is of the type {kind!r:.100}, which is not supported; there are {', '.join(KINDS)}",
             param=f"{where}.type",
         )
     try:
-        item = _KINDS[kind].model_validate(value)
+        item = KINDS[kind].model_validate(value)
     except ValidationError as error:
         raise explain(error, where) from None
     _check_names(item.model_extra or {}, (), where)
