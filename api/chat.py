@@ -14,7 +14,7 @@ from llamalane.api.logprobs import Echo, chat_logprobs
 from llamalane.api.messages import Message
 from llamalane.api.orders import PromptInput
 from llamalane.api.questions import check_effort, check_variables, question_input
-from llamalane.api.reply import Question, Reply, ReplyFormat
+from llamalane.api.reply import EFFORTS, Question, Reply, ReplyFormat
 from llamalane.api.reply_chunks import finish_of, message_of
 from llamalane.api.sampling_fields import Within
 from llamalane.api.schemas import GenerationBody

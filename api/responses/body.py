@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from llamalane.api.field_schemas import between
 from llamalane.api.metadata import Metadata
 from llamalane.api.questions import check_effort, check_variables
-from llamalane.api.reply import Question, Turn
-from llamalane.api.responses.items import read_input
+from llamalane.api.reply import EFFORTS, Question, Turn
+from llamalane.api.responses.items import MAX_ITEMS, read_input
 from llamalane.api.sampling_fields import SampledBody, Within
 from llamalane.api.schemas import MAX_USER_LENGTH
 from llamalane.api.structured import read_text_format
 from llamalane.api.tool_fields import MAX_TOOLS, FunctionField, read_choice, read_functions
 from llamalane.errors import InvalidRequestError
-from llamalane.scheduler import Grammar, GrammarPart
+from llamalane.scheduler import MAX_OUTPUT_TOKENS, Grammar, GrammarPart
 
 MAX_TOP_LOGPROBS = 20
 LOGPROBS = "message.output_text.logprobs"
 # Thoughts are told as they are, and can be sent back so: what this is for, there is without it.
 _INCLUDABLE = (LOGPROBS, "reasoning.encrypted_content")
+
+_COUNT = {"minItems": 1, "maxItems": MAX_ITEMS}
 
 _WHOLE_CONVERSATION = "this server stores no responses: send the whole conversation as input"
 # What cannot be had of a server that stores nothing, with what to do instead.
@@ -71,8 +74,8 @@ class _Part(BaseModel):
 class TextOptions(_Part):
     """What form the answer's text has: `format` is of the type `text`, `json_object` or `json_schema`."""
 
-    format: Annotated[Any, WithJsonSchema({"type": "object"})] = None
-    verbosity: str | None = None
+    format: Annotated[Any, WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "null"}]})] = None
+    verbosity: Annotated[str | None, WithJsonSchema({"enum": ["medium", None]})] = None
 
     def check(self, where: str) -> None:
         """Raise `InvalidRequestError` for what is not supported."""
@@ -89,8 +92,8 @@ class TextOptions(_Part):
 class ReasoningOptions(_Part):
     """How hard the model is to think. Its thoughts are told as they are, and never summarised."""
 
-    effort: str | None = None
-    summary: str | None = None
+    effort: Annotated[str | None, WithJsonSchema({"enum": [*EFFORTS, None]})] = None
+    summary: Annotated[str | None, WithJsonSchema({"enum": ["auto", None]})] = None
 
     def check(self, where: str) -> None:
         """Raise `InvalidRequestError` for what is not supported."""
@@ -115,7 +118,7 @@ class ResponseStreamOptions(BaseModel):
 class FunctionTool(FunctionField):
     """A function that the model may call. It is strict unless it says that it is not, as OpenAI has it here."""
 
-    type: str
+    type: Literal["function"]
 
 
 def _is_function(value: Any) -> Any:
@@ -138,26 +141,24 @@ class ResponsesBody(SampledBody):
 
     input: Annotated[
         Any,
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "object"}}]}),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, **_COUNT}]}),
     ]
     instructions: str | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: Annotated[int | None, between(1, MAX_OUTPUT_TOKENS)] = None
     max_tool_calls: int | None = None
     text: TextOptions | None = None
     tools: Annotated[
-        list[Annotated[FunctionTool, BeforeValidator(_is_function)]] | None,
-        Field(max_length=MAX_TOOLS),
-        WithJsonSchema({"type": "array", "items": {"type": "object"}}),
+        list[Annotated[FunctionTool, BeforeValidator(_is_function)]] | None, Field(max_length=MAX_TOOLS)
     ] = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
-    include: list[str] | None = None
+    include: list[Annotated[str, WithJsonSchema({"enum": _INCLUDABLE})]] | None = None
     top_logprobs: Annotated[int, Within(0, MAX_TOP_LOGPROBS)] | None = None
     metadata: Metadata | None = None
     store: bool | None = None
     background: bool | None = None
-    truncation: str | None = None
+    truncation: Annotated[str | None, WithJsonSchema({"enum": ["disabled", None]})] = None
     stream_options: ResponseStreamOptions | None = None
     user: Annotated[str, Field(max_length=MAX_USER_LENGTH)] | None = None
     safety_identifier: Annotated[str, Field(max_length=MAX_USER_LENGTH)] | None = None
