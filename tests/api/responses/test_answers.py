@@ -29,7 +29,7 @@ FULL = QueueFullError(1, reason="requests", limit=1)
 TOOLS = [{"type": "function", "name": name, "strict": False} for name in sorted(NAMES)]
 TWO_CALLS = next(one for one in CALLED if one.format is HERMES and len(one.reply.calls) == 2)
 THOUGHT = "<think>\nIt is Norway.\n</think>\n\nIt rains."
-VALUES = {"wait_ms": 250.0, "first_token_ms": 500.0, "total_ms": 1500.0, "parks": 0}
+TIMINGS = {"wait_ms": 250.0, "first_token_ms": 500.0, "total_ms": 1500.0, "parks": 0, "handovers": 1}
 
 
 class SpellingEngine(ScriptedEngine):
@@ -143,7 +143,7 @@ async def test_a_response() -> None:
         "service_tier": "flex",
         "priority": 5,
         "seed": 7,
-        "timings": VALUES,
+        "timings": TIMINGS,
     }
 
 
