@@ -33,6 +33,8 @@ class OutputText:
         self._parts: list[str] = []
         self.stopped = False
         """Whether the output has to end: a stop string was met, and dropped, or what was shown is all."""
+        self.met: str | None = None
+        """The stop string that was met."""
 
     @property
     def text(self) -> str:
@@ -65,7 +67,9 @@ class OutputText:
             found = [(at + len(stop), at) for stop in self._stop if (at := shown.find(stop)) >= 0]
             if found:
                 self.stopped = True
-                shown = shown[: min(found)[1]]
+                end, begin = min(found)
+                self.met = shown[begin:end]
+                shown = shown[:begin]
             else:
                 split = len(shown) - self._beginning(shown)
                 shown, self._held = shown[:split], shown[split:]

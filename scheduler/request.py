@@ -342,6 +342,7 @@ class Request:
             ending=None if self.logprobs is None else self.logprobs.ending,
             cumulative_logprob=None if self.logprobs is None else self.logprobs.cumulative,
             prompt_logprobs=self.delivery.prompt,
+            stop=self.output.met,
         )
 
     def _hand_over(self, text: str) -> None:

@@ -91,6 +91,7 @@ class Result:
         ending: the last of `tokens`, likewise, if it stands for nothing, as one that ends a generation does.
         cumulative_logprob: the sum of the log probabilities of all `tokens`, likewise.
         prompt_logprobs: the tokens of the prompt with theirs, if the request asked for them.
+        stop: the stop string that ended it, None if none did.
     """
 
     id: RequestId
@@ -105,3 +106,4 @@ class Result:
     ending: OutputToken | None = None
     cumulative_logprob: float | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    stop: str | None = None

@@ -188,6 +188,7 @@ async def test_a_stop_string_ends_the_output(make_engine: MakeEngine) -> None:
         result = await handle
     assert result.text == "".join(pieces) == whole[: whole.index(stop)]
     assert result.finish_reason is FinishReason.STOP
+    assert result.stop == stop
     assert result.usage.completion_tokens == len(result.tokens) < 48
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -110,6 +111,22 @@ def test_an_unfinished_character_may_end_as_a_stop_string() -> None:
     assert output.add(0) == "a"
     assert output.finish() == ""
     assert (output.text, output.stopped) == ("a", True)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "stops", "met"),
+    [
+        (["one", ". two"], ["two", "."], "."),
+        (["x nev", "", "er"], ["ever", "never", "r!"], "never"),
+        (["abc"], ["bc", "b"], "b"),
+        (["abc"], ["d"], None),
+    ],
+)
+def test_the_stop_string_that_was_met_is_known(pieces: Pieces, stops: list[str], met: str | None) -> None:
+    output = OutputText(Script(pieces), stops)
+    write(output, len(pieces))
+    output.finish()
+    assert output.met == met
 
 
 def test_nothing_is_shown_after_a_stop_string() -> None:
