@@ -16,7 +16,7 @@ from llamalane.api.authentication import Authenticate
 from llamalane.api.batches.file_routes import FILES_PATH, largest_form
 from llamalane.api.config import ApiConfig, ServerConfig
 from llamalane.api.dashboard.page import PAGE_PATHS
-from llamalane.api.errors import handle_error
+from llamalane.api.error_responses import handle_error
 from llamalane.api.limits import LimitBody, LimitHead
 from llamalane.api.middleware import OPEN_PATHS, RequestLog
 from llamalane.api.openapi import DESCRIPTION, DESCRIPTION_PATHS, OPENAPI_PATH, describe, docs_router
@@ -35,7 +35,7 @@ def create_app(
     on_failure: OnFailure | None = None,
     tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
-    """Return an app that serves a model with OpenAI's endpoints.
+    """Return an app that serves a model with OpenAI's endpoints, and Anthropic's for messages.
 
     Given a configuration, the app's lifespan starts an engine and closes it; while the model loads, every endpoint
     answers 503. Given an engine, that one is used: start it before serving. `api` stands for the `api` part of a
@@ -91,7 +91,7 @@ def create_app(
             allow_origins=service.api.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Retry-After", "X-Request-Id", PRIORITY_HEADER],
+            expose_headers=["Retry-After", "X-Request-Id", "Request-Id", PRIORITY_HEADER],
         )
     return app
 

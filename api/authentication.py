@@ -8,9 +8,10 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llamalane.api.errors import answer_for
+from llamalane.api.error_responses import respond
 from llamalane.api.keys import Caller
-from llamalane.api.middleware import record_of, route_path
+from llamalane.api.middleware import record_of
+from llamalane.api.request_scope import route_path
 
 Admit = Callable[[str, Sequence[bytes]], Caller | None]
 """Returns who may come in, given the path and the keys that are shown; None for nobody."""
@@ -36,7 +37,7 @@ class Authenticate:
             return
         caller = self._admit(route_path(scope), _shown(Headers(scope=scope)))
         if caller is None:
-            await answer_for(_refusal()).response()(scope, receive, send)
+            await respond(_refusal(), scope)(scope, receive, send)
             return
         scope[_CALLER] = caller
         record_of(scope).key = caller.name

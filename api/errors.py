@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from llamalane.errors import (
@@ -152,15 +151,6 @@ def lane_not_found(name: str, known: Iterable[str]) -> ErrorAnswer:
     """Return the answer to a wish for a lane that is not there."""
     kind = Kind(404, "invalid_request_error", "lane_not_found")
     return _answer(kind, f"no lane is called {name[:200]!r}; there are {', '.join(known)}")
-
-
-async def handle_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that ended with `error`."""
-    if isinstance(error, HTTPException) and error.status_code in (404, 405):
-        what = "no such endpoint" if error.status_code == 404 else "the endpoint does not have this method"
-        message = f"{what}: {request.method} {request.url.path}"
-        error = HTTPException(error.status_code, message, dict(error.headers or {}))
-    return answer_for(error).response()
 
 
 def _answer(kind: Kind, message: str, *, param: str | None = None, headers: Mapping[str, str] = {}) -> ErrorAnswer:

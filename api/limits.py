@@ -10,8 +10,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llamalane.api.errors import answer_for
-from llamalane.api.middleware import route_path
+from llamalane.api.error_responses import respond
+from llamalane.api.request_scope import route_path
 
 MAX_HEADERS = 128
 """More headers than any client sends by itself."""
@@ -40,7 +40,7 @@ class LimitHead:
         if refusal is None:
             await self._app(scope, receive, send)
         else:
-            await answer_for(refusal).response()(scope, receive, send)
+            await respond(refusal, scope)(scope, receive, send)
 
 
 class LimitBody:
@@ -64,7 +64,7 @@ class LimitBody:
         limit = self._larger.get(route_path(scope), self._limit)
         length = Headers(scope=scope).get("content-length", "")
         if length.isascii() and length.isdigit() and (len(length) > _DIGITS or int(length) > limit):
-            await answer_for(_too_large(limit)).response()(scope, receive, send)
+            await respond(_too_large(limit), scope)(scope, receive, send)
             return
         await self._app(scope, BodyReader(receive, limit, self._seconds), send)
 

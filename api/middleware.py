@@ -15,7 +15,8 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llamalane.api.errors import answer_for
+from llamalane.api.error_responses import respond
+from llamalane.api.request_scope import route_path, set_request_id
 from llamalane.clock import Clock, MonotonicClock
 from llamalane.ids import Level
 from llamalane.scheduler import EmbeddingResult, Progress, Result
@@ -35,6 +36,8 @@ CountResponse = Callable[[str, int], None]
 """Counts an answer, by its endpoint and its status."""
 
 _RECORD = "llamalane.record"
+_ID_HEADERS = (b"x-request-id", b"request-id")
+"""Where clients look for it: OpenAI's, and Anthropic's."""
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _NO_ENDPOINT = "none"
 
@@ -150,12 +153,13 @@ class RequestLog:
             return
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+        set_request_id(scope, request_id)
         record = scope[_RECORD] = RequestRecord(request_id, scope["method"], scope["path"], trace=_trace_id())
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                headers = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                headers = [*message.get("headers", ()), *((name, request_id.encode()) for name in _ID_HEADERS)]
                 message = {**message, "headers": headers}
             await send(message)
 
@@ -174,7 +178,7 @@ class RequestLog:
             logger.exception("request %s failed", record.id)
             if record.status is not None:
                 raise  # the answer has begun: the server must cut it off
-            await answer_for(error).response()(scope, receive, send)
+            await respond(error, scope)(scope, receive, send)
 
     def _tell(self, record: RequestRecord, scope: Scope, duration: float) -> None:
         if self._count is not None and record.status is not None:
@@ -182,13 +186,6 @@ class RequestLog:
         level = logging.DEBUG if route_path(scope) in QUIET_PATHS else logging.INFO
         if access_logger.isEnabledFor(level):
             access_logger.log(level, "%s", record.line(duration), extra=record.fields(duration))
-
-
-def route_path(scope: Scope) -> str:
-    """Return the path below the place where the app is mounted."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def _trace_id() -> str:

@@ -27,10 +27,11 @@ DESCRIPTION_PATHS = frozenset({OPENAPI_PATH, DOCS_PATH, *(f"{DOCS_PATH}/{name}" 
 """Where the description is. It tells nothing of models or clients."""
 
 DESCRIPTION = """\
-OpenAI's API on llama.cpp, with a priority for each request: from 1 (the most urgent) to 5, or its name. It comes from
-`priority` in the body, else from the header `X-Priority`, else from `service_tier`.
+OpenAI's API on llama.cpp, and Anthropic's messages, with a priority for each request: from 1 (the most urgent) to 5, or
+its name. It comes from `priority` in the body, else from the header `X-Priority`, else from `service_tier`.
 
-Every answer has the header `X-Request-Id`, which the request may bring; every error has the form of `ErrorAnswer`.
+Every answer has the header `X-Request-Id`, which the request may bring; every error has the form of `ErrorAnswer`, and
+below `/v1/messages` that of `MessageErrorAnswer`.
 """
 
 _MEANINGS: Mapping[int, str] = {
@@ -50,15 +51,21 @@ _MEANINGS: Mapping[int, str] = {
 Responses = dict[int | str, dict[str, Any]]
 
 
-def errors(*statuses: int) -> Responses:
-    """Return how FastAPI is told which errors a route can answer with."""
-    return {status: {"model": ErrorAnswer, "description": _MEANINGS[status]} for status in statuses}
+def errors(*statuses: int, form: type[BaseModel] = ErrorAnswer) -> Responses:
+    """Return how FastAPI is told which errors a route can answer with, and the form that they have."""
+    return {status: {"model": form, "description": _MEANINGS[status]} for status in statuses}
 
 
 ANY_ROUTE = errors(401, 431, 500)
 """The errors of every route."""
-GENERATION = errors(400, 403, 404, 408, 409, 413, 429, 503, 504)
+_GENERATION = (400, 403, 404, 408, 409, 413, 429, 503, 504)
+GENERATION = errors(*_GENERATION)
 """Those of the routes that generate."""
+
+
+def all_errors(form: type[BaseModel]) -> Responses:
+    """Return how FastAPI is told of the errors of a route that generates, all in a form of their own."""
+    return errors(401, 431, 500, *_GENERATION, form=form)
 
 
 def content(description: str, schema: Mapping[str, Any], media_type: str) -> Responses:

@@ -11,6 +11,9 @@ from starlette.responses import JSONResponse
 from llamalane.api.admin import admin_router
 from llamalane.api.answer_schemas import Health, Model, ModelList
 from llamalane.api.answers import GenerationAnswer
+from llamalane.api.anthropic.answer_schemas import MessageErrorAnswer
+from llamalane.api.anthropic.count_tokens import add_counting_route
+from llamalane.api.anthropic.messages import Messages
 from llamalane.api.authentication import caller_of
 from llamalane.api.batch import ENDPOINTS, POOLED
 from llamalane.api.batches.batch_routes import add_batch_routes
@@ -19,7 +22,16 @@ from llamalane.api.bodies import read_body
 from llamalane.api.dashboard.routes import dashboard_router
 from llamalane.api.explain import add_queue_routes
 from llamalane.api.middleware import METRICS_PATH
-from llamalane.api.openapi import ANY_ROUTE, GENERATION, answer, content, errors, prioritized_request
+from llamalane.api.openapi import (
+    ANY_ROUTE,
+    GENERATION,
+    Responses,
+    all_errors,
+    answer,
+    content,
+    errors,
+    prioritized_request,
+)
 from llamalane.api.orders import Endpoint
 from llamalane.api.pooled import PooledEndpoint, PooledResponse
 from llamalane.api.priority import PRIORITY_HEADER
@@ -33,17 +45,10 @@ from llamalane.scheduler import ServedModel
 def make_router(service: Service) -> APIRouter:
     """Return the routes of an app that serves `service`."""
     router = APIRouter(responses=ANY_ROUTE)
-    for path, endpoint in ENDPOINTS.items():
-        router.add_api_route(
-            path,
-            _generation(service, endpoint),
-            methods=["POST"],
-            name=type(endpoint).__name__,
-            description=endpoint.__doc__,
-            response_class=JSONResponse,
-            responses=answer(endpoint.answer, "The answer.", stream=endpoint.chunk) | GENERATION,
-            openapi_extra=prioritized_request(endpoint.body_type),
-        )
+    for endpoint in ENDPOINTS.values():
+        _add_generation(router, service, endpoint, GENERATION)
+    _add_generation(router, service, Messages(), all_errors(MessageErrorAnswer))
+    add_counting_route(router, service)
     for path, pooled in POOLED.items():
         router.add_api_route(
             path,
@@ -66,6 +71,19 @@ def make_router(service: Service) -> APIRouter:
     if service.api.dashboard:
         router.include_router(dashboard_router(service))
     return router
+
+
+def _add_generation(router: APIRouter, service: Service, endpoint: Endpoint[Any], failures: Responses) -> None:
+    router.add_api_route(
+        endpoint.path,
+        _generation(service, endpoint),
+        methods=["POST"],
+        name=type(endpoint).__name__,
+        description=endpoint.__doc__,
+        response_class=JSONResponse,
+        responses=answer(endpoint.answer, "The answer.", stream=endpoint.chunk) | failures,
+        openapi_extra=prioritized_request(endpoint.body_type),
+    )
 
 
 def _generation(service: Service, endpoint: Endpoint[Any]) -> Callable[[Request], Awaitable[Response]]:

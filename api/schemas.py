@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
@@ -241,17 +241,26 @@ class CompletionBody(GenerationBody):
         return "best_of" if param == "n" and self.best_of is not None else super().client_name(param)
 
 
-def check_extra_fields(fields: Mapping[str, Any], where: str = "") -> None:
-    """Raise `InvalidRequestError` for the first of `fields` that is unknown, or asks for what is not supported."""
+def check_extra_fields(
+    fields: Mapping[str, Any],
+    where: str = "",
+    *,
+    unsupported: Mapping[str, tuple[object, ...]] = _UNSUPPORTED,
+    harmless: Collection[str] = _HARMLESS,
+) -> None:
+    """Raise `InvalidRequestError` for the first of `fields` that is unknown, or asks for what is not supported.
+
+    `unsupported` has the values of such fields that change nothing; what is `harmless` may have any.
+    """
     for name, value in fields.items():
         param = f"{where}{name}"[:200]
-        if name in _HARMLESS:
+        if name in harmless:
             continue
-        if name not in _UNSUPPORTED:
+        if name not in unsupported:
             raise InvalidRequestError(f"unrecognized field {param!r}", param=param)
-        same = (type(value) is type(harmless) and value == harmless for harmless in _UNSUPPORTED[name])
+        same = (type(value) is type(other) and value == other for other in unsupported[name])
         if value is not None and not any(same):
-            raise InvalidRequestError(f"{param} is not supported{_but(_UNSUPPORTED[name])}", param=param)
+            raise InvalidRequestError(f"{param} is not supported{_but(unsupported[name])}", param=param)
 
 
 def _but(harmless: tuple[object, ...]) -> str:

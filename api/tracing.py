@@ -25,7 +25,8 @@ from starlette.types import Scope
 
 from llamalane import __version__
 from llamalane.api.config import TracesConfig
-from llamalane.api.middleware import QUIET_PATHS, record_of, route_path
+from llamalane.api.middleware import QUIET_PATHS, record_of
+from llamalane.api.request_scope import route_path
 from llamalane.api.sampling_fields import SampledBody
 from llamalane.errors import ConfigError
 from llamalane.ids import Level

@@ -44,7 +44,10 @@ class Question:
         form: what an answer that calls no tools has to follow, and what the client calls that.
         variables: further variables for the chat template.
         effort: how hard the model is to think, one of `EFFORTS`.
+        effort_field: what the client calls that, for errors.
+        thinking_field: what the client calls its demand that the model think at all; None if it makes none.
         thoughts: whether the client wants to see them.
+        prefill: the beginning of the answer, which the reply goes on from. Nothing is thought before it.
     """
 
     turns: Sequence[Turn]
@@ -55,7 +58,10 @@ class Question:
     form: GrammarPart | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     effort: str | None = None
+    effort_field: str = "reasoning_effort"
+    thinking_field: str | None = None
     thoughts: bool = True
+    prefill: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +139,7 @@ def plan_reply(template: ChatTemplate, model: ModelConfig, question: Question) -
     tags = _tags(template, model)
     tools = () if question.mode is ToolMode.NONE else question.tools
     format, native = _tool_format(template, model, question) if tools or _tells_of_tools(question) else (None, False)
-    variables = {**_thinking_variables(template, tags, question.effort), **question.variables}
+    variables = {**_thinking_variables(template, tags, question), **question.variables}
     if tools and native:
         variables["tools"] = [tool.definition() for tool in tools]
     if format is None:
@@ -142,6 +148,9 @@ def plan_reply(template: ChatTemplate, model: ModelConfig, question: Question) -
         messages = messages_for(question.turns, tools, template.abilities, format if native else None)
     prompt = template.render(messages, **variables)
     begins = Thinking.NONE if tags is None else how_it_begins(prompt, tags)
+    if question.prefill:
+        prompt = _begun(prompt, tags if begins is Thinking.OPEN else None, question.prefill)
+        begins = Thinking.NONE
     calls = _call_rules(format, tools, question) if tools and format is not None else None
     return Plan(
         ChatPrompt(prompt),
@@ -193,19 +202,27 @@ def _call_rules(format: ToolFormat, tools: Sequence[Tool], question: Question) -
     )
 
 
-def _thinking_variables(template: ChatTemplate, tags: Tags | None, effort: str | None) -> dict[str, Any]:
+def _begun(prompt: str, opened: Tags | None, prefill: str) -> str:
+    """Return a prompt with the beginning of the answer; thoughts that it has `opened` are closed before that."""
+    closing = "" if opened is None else f"{opened.close}\n\n"
+    return f"{prompt}{closing}{prefill}"
+
+
+def _thinking_variables(template: ChatTemplate, tags: Tags | None, question: Question) -> dict[str, Any]:
     """Return the variables by which a template is told how hard the model is to think."""
-    variables: dict[str, Any] = {}
-    if effort is None:
-        return variables
-    if "reasoning_effort" in template.source:
-        variables["reasoning_effort"] = effort
-    if "enable_thinking" in template.source:
-        variables["enable_thinking"] = effort != "none"
-    if not variables and not (effort == "none" and tags is None):
+    known = [name for name in ("reasoning_effort", "enable_thinking") if name in template.source]
+    effort, field, demand = question.effort, question.effort_field, question.thinking_field
+    if demand is not None and tags is None and not known:
         raise InvalidRequestError(
-            "reasoning_effort is not supported: the model's chat template knows neither reasoning_effort nor "
-            "enable_thinking",
-            param="reasoning_effort",
+            f"{demand} is not possible: the model's chat template knows nothing of thoughts", param=demand
         )
-    return variables
+    if effort is None:
+        return {}
+    if not known and not (effort == "none" and tags is None):
+        why = "the model thinks in any case, and its" if effort == "none" else "the model's"
+        raise InvalidRequestError(
+            f"{field} is not supported: {why} chat template knows neither reasoning_effort nor enable_thinking",
+            param=field,
+        )
+    values = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    return {name: values[name] for name in known}
