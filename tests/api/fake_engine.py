@@ -61,7 +61,7 @@ class Play:
     `refusal` is raised by its submission. Each of `texts` comes as it is; then the request ends with `error`, or with
     `finish`. It waits for `release`, if there is one, after `before_release` texts; its submission waits for
     `tokenized`. If log probabilities are asked for, `tokens` come with each of the texts, then `ending`, and `prompt`
-    is what is told of the prompt.
+    is what is told of the prompt. `stop` is the stop string that ends it.
     """
 
     texts: Sequence[str] = ("Hello", ", world")
@@ -76,6 +76,7 @@ class Play:
     tokens: Sequence[Sequence[OutputToken]] = ()
     ending: OutputToken | None = None
     prompt: PromptLogprobs | None = None
+    stop: str | None = None
 
 
 class ScriptedHandle:
@@ -160,6 +161,7 @@ class ScriptedHandle:
             logprobs=tokens if told else None,
             ending=self.play.ending if told else None,
             cumulative_logprob=sum(token.logprob for token in tokens) if told else None,
+            stop=self.play.stop,
         )
 
     async def _held(self) -> None:

@@ -56,7 +56,8 @@ def test_every_endpoint_tells_what_it_takes_and_answers(method: str, path: str, 
     assert all(one["schema"] for one in contents)
     errors = [response for status, response in operation["responses"].items() if int(status) >= 400]
     assert len(errors) >= 3
-    reference = {"$ref": "#/components/schemas/ErrorAnswer"}
+    form = "MessageErrorAnswer" if path.startswith("/v1/messages") else "ErrorAnswer"
+    reference = {"$ref": f"#/components/schemas/{form}"}
     assert all(error["content"]["application/json"]["schema"] == reference for error in errors)
     if method == "post" and not re.search("/(pause|resume|cancel)$", path):
         [body] = operation["requestBody"]["content"].values()
@@ -96,6 +97,13 @@ CALLING_RESPONSE: dict[str, Any] = {
     "tool_choice": "required",
     "parallel_tool_calls": False,
 }
+ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9}
+USING: dict[str, Any] = {
+    **ASKED,
+    "max_tokens": 200,
+    "tools": [{"name": "find", "input_schema": {"properties": {"what": {"enum": ["a pen"]}}, "required": ["what"]}}],
+    "tool_choice": {"type": "tool", "name": "find"},
+}
 ANSWERED: list[tuple[str, str, dict[str, Any] | None]] = [
     ("post", "/v1/completions", {"prompt": "x", "max_tokens": 2, "service_tier": "flex"}),
     ("post", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "n": 2}),
@@ -113,6 +121,9 @@ ANSWERED: list[tuple[str, str, dict[str, Any] | None]] = [
     ),
     ("post", "/v1/responses", CALLING_RESPONSE),
     ("post", "/v1/responses/input_tokens", {"input": "x"}),
+    ("post", "/v1/messages", {**ASKED, "service_tier": "auto"}),
+    ("post", "/v1/messages", {**USING, "max_tokens": 56}),
+    ("post", "/v1/messages/count_tokens", {"messages": ASKED["messages"]}),
     ("get", "/v1/models", None),
     ("get", "/v1/models/{model}", None),
     ("get", "/v1/queue", None),
@@ -140,6 +151,9 @@ async def test_errors_are_as_they_are_described(client: httpx.AsyncClient) -> No
         ("post", "/v1/completions", "/v1/completions", {"prompt": "x", "model": "nobody"}, 404),
         ("post", "/v1/responses", "/v1/responses", {"input": "x", "background": True}, 400),
         ("post", "/v1/completions", "/v1/completions", {"prompt": "x", "max_tokens": 2, "deadline": 1e-9}, 504),
+        ("post", "/v1/messages", "/v1/messages", {}, 400),
+        ("post", "/v1/messages", "/v1/messages", {**ASKED, "model": "nobody"}, 404),
+        ("post", "/v1/messages/count_tokens", "/v1/messages/count_tokens", ASKED, 400),
         ("get", "/v1/queue/{request_id}", "/v1/queue/nobody", None, 404),
         ("post", "/admin/requests/{request_id}/priority", "/admin/requests/x/priority", {"priority": 9}, 400),
     ):
@@ -179,6 +193,18 @@ async def test_events_of_responses_are_as_they_are_described(client: httpx.Async
         answer = await client.post("/v1/responses", json={**body, "stream": True})
         for event in answer.text.strip().split("\n\n"):
             check(httpx.Response(200, text=event.partition("\ndata: ")[2]).json(), described, schema)
+
+
+async def test_events_of_messages_are_as_they_are_described(client: httpx.AsyncClient) -> None:
+    schema = (await client.get("/openapi.json")).json()
+    described = schema["paths"]["/v1/messages"]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+    for body in (ASKED, USING):
+        answer = await client.post("/v1/messages", json={**body, "stream": True})
+        for event in answer.text.removesuffix("\n\n").split("\n\n"):
+            name, data = event.split("\n")
+            told = httpx.Response(200, text=data.removeprefix("data: ")).json()
+            assert name == f"event: {told['type']}"
+            check(told, described, schema)
 
 
 async def test_waiting_and_running_requests_are_as_they_are_described(client: httpx.AsyncClient) -> None:

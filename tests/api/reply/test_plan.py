@@ -208,6 +208,43 @@ def test_how_hard_to_think_is_refused_where_it_changes_nothing(source: str, effo
     assert caught.value.param == "reasoning_effort"
 
 
+def test_what_is_refused_about_thinking_has_the_name_that_the_client_has_for_it() -> None:
+    for source, fields, param in (
+        (templates.PLAIN, {"effort": "low", "effort_field": "how.hard"}, "how.hard"),
+        (templates.ALWAYS_THINKING, {"effort": "none", "effort_field": "think"}, "think"),
+        (templates.PLAIN, {"thinking_field": "think"}, "think"),
+    ):
+        with pytest.raises(InvalidRequestError, match=param) as caught:
+            plan(source, **fields)
+        assert caught.value.param == param
+
+
+@pytest.mark.parametrize("source", [templates.THINKING, templates.ALWAYS_THINKING, templates.EFFORT])
+def test_a_model_that_thinks_can_be_asked_to(source: str) -> None:
+    assert plan(source, thinking_field="think").prompt == plan(source).prompt
+
+
+@pytest.mark.parametrize(
+    ("source", "end"),
+    [
+        (templates.PLAIN, "assistant\nIt is "),
+        (templates.THINKING, "assistant\nIt is "),
+        (templates.ALWAYS_THINKING, "<think>\n</think>\n\nIt is "),
+    ],
+)
+def test_an_answer_that_has_begun_goes_on_without_thoughts(source: str, end: str) -> None:
+    made = plan(source, prefill="It is ")
+    assert made.prompt.text.endswith(end)
+    assert made.format.plain
+
+
+def test_calls_can_follow_the_beginning_of_an_answer() -> None:
+    made = auto(templates.HERMES, prefill="Let me see.")
+    assert made.prompt.text.endswith("assistant\nLet me see.")
+    reply = made.format.reader().read('\n<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>')
+    assert [call.name for call in reply.calls] == ["get_time"]
+
+
 def test_variables_of_the_client_go_before_those_of_an_effort() -> None:
     made = plan(templates.THINKING, effort="none", variables={"enable_thinking": True})
     assert made.prompt.text.endswith("assistant\n")
