@@ -11,9 +11,8 @@ from anthropic.types import MessageParam, ToolParam
 
 from llamalane.api import create_app
 from llamalane.scheduler import ChatPrompt
-from tests.api.fake_engine import Play, ScriptedEngine, ScriptedHandle, as_engine
+from tests.api.fake_engine import ScriptedEngine, ScriptedHandle, as_engine
 from tests.api.serving import served
-from tests.models.chat_templates import template_of
 
 MESSAGES_PATH = "/v1/messages"
 COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"
@@ -33,11 +32,6 @@ def client_of(engine: ScriptedEngine, **api: Any) -> Iterator[Anthropic]:
         Anthropic(base_url=url, api_key="none", max_retries=0) as client,
     ):
         yield client
-
-
-def engine_for(source: str, *plays: Play) -> ScriptedEngine:
-    """An engine whose model has the chat template `source`."""
-    return ScriptedEngine(list(plays), chat_template=template_of(source))
 
 
 def prompt_of(handle: ScriptedHandle) -> str:

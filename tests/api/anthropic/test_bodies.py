@@ -49,7 +49,6 @@ def read(**fields: Any) -> MessagesBody:
         ({"system": 5}, "system"),
         ({"system": [{"type": "image", "source": {}}]}, "system[0]"),
         ({"stop_sequences": "x"}, "stop_sequences"),
-        ({"stop_sequences": [""]}, "stop_sequences"),
         ({"temperature": "hot"}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"top_k": -1}, "top_k"),
@@ -89,6 +88,12 @@ def test_what_cannot_be_had_is_refused_by_name(fields: dict[str, Any], param: st
         read(**fields)
     assert caught.value.param == param
     assert param.split(".")[-1] in str(caught.value)
+
+
+def test_an_empty_stop_sequence_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="a stop string must have from 1") as caught:
+        read(stop_sequences=[""])
+    assert caught.value.param == "stop_sequences"
 
 
 def test_the_bound_of_an_answer_has_to_be_there() -> None:
