@@ -144,7 +144,8 @@ def check_messages(messages: Sequence[Message]) -> None:
 
 def read_turns(system: Sequence[Block], messages: Iterable[Message]) -> list[Turn]:
     """Return a conversation as turns; messages of one role in a row are one turn."""
-    turns = [Turn("system", text_of(system))] if system else []
+    spoken = text_of(system)
+    turns = [Turn("system", spoken)] if spoken else []
     for turn in (turn for message in messages for turn in message.turns()):
         if turn.role in ("user", "assistant") and turns and turns[-1].role == turn.role:
             turns[-1] = _joined(turns[-1], turn)

@@ -111,6 +111,7 @@ def test_the_bound_of_an_answer_has_to_be_there() -> None:
         {"context_management": None, "thinking": None, "tools": None, "tool_choice": None, "system": None},
         {"metadata": {}, "output_config": {}, "stop_sequences": []},
         {"system": []},
+        {"system": ""},
         {"tool_choice": {"type": "none"}},
         {"tool_choice": {"type": "auto"}},
     ],

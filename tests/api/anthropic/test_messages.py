@@ -41,7 +41,9 @@ class Stage:
         self.engine.handles.clear()
 
     def ask(self, **fields: Any) -> Message:
-        return self.client.messages.create(**{"model": "scripted", "max_tokens": 64, "messages": MESSAGES, **fields})
+        answer = self.client.messages.create(**{"model": "scripted", "max_tokens": 64, "messages": MESSAGES, **fields})
+        assert isinstance(answer, Message)
+        return answer
 
     def ask_streaming(self, **fields: Any) -> Message:
         options = {"model": "scripted", "max_tokens": 64, "messages": MESSAGES, **fields}

@@ -209,11 +209,12 @@ def test_how_hard_to_think_is_refused_where_it_changes_nothing(source: str, effo
 
 
 def test_what_is_refused_about_thinking_has_the_name_that_the_client_has_for_it() -> None:
-    for source, fields, param in (
+    cases: list[tuple[str, dict[str, Any], str]] = [
         (templates.PLAIN, {"effort": "low", "effort_field": "how.hard"}, "how.hard"),
         (templates.ALWAYS_THINKING, {"effort": "none", "effort_field": "think"}, "think"),
         (templates.PLAIN, {"thinking_field": "think"}, "think"),
-    ):
+    ]
+    for source, fields, param in cases:
         with pytest.raises(InvalidRequestError, match=param) as caught:
             plan(source, **fields)
         assert caught.value.param == param
