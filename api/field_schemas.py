@@ -54,10 +54,11 @@ def level_or_name(*, optional: bool = True) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [level, name, *([_NULL] if optional else [])]})
 
 
-def strings(most: int, longest: int) -> WithJsonSchema:
-    """Describe a text or at most so many texts, none of them empty or longer than `longest`."""
+def strings(most: int, longest: int, *, single: bool = True) -> WithJsonSchema:
+    """Describe at most so many texts, none of them empty or longer than `longest`; a `single` one may stand alone."""
     text = {**_TEXT, "maxLength": longest}
-    return WithJsonSchema({"anyOf": [text, {"type": "array", "items": text, "maxItems": most}, _NULL]})
+    several = {"type": "array", "items": text, "maxItems": most}
+    return WithJsonSchema({"anyOf": [*([text] if single else []), several, _NULL]})
 
 
 def token_biases(most: int) -> WithJsonSchema:

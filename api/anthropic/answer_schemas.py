@@ -90,28 +90,28 @@ class AnsweredMessage(StartedMessage):
     timings: Timings
 
 
-class TextDelta(BaseModel):
+class TextBlockDelta(BaseModel):
     """More of a text."""
 
     type: Literal["text_delta"]
     text: str
 
 
-class ThinkingDelta(BaseModel):
+class ThinkingBlockDelta(BaseModel):
     """More of what the model thinks."""
 
     type: Literal["thinking_delta"]
     thinking: str
 
 
-class InputDelta(BaseModel):
+class ToolInputDelta(BaseModel):
     """More of a call's input, as JSON."""
 
     type: Literal["input_json_delta"]
     partial_json: str
 
 
-class Ending(BaseModel):
+class MessageEnding(BaseModel):
     """Why a message ended."""
 
     stop_reason: str
@@ -138,7 +138,7 @@ class BlockDelta(BaseModel):
 
     type: Literal["content_block_delta"]
     index: int
-    delta: Annotated[TextDelta | ThinkingDelta | InputDelta, Field(discriminator="type")]
+    delta: Annotated[TextBlockDelta | ThinkingBlockDelta | ToolInputDelta, Field(discriminator="type")]
 
 
 class BlockStop(BaseModel):
@@ -152,7 +152,7 @@ class MessageDelta(BaseModel):
     """What is known of a message at its end."""
 
     type: Literal["message_delta"]
-    delta: Ending
+    delta: MessageEnding
     usage: MessageUsage
     seed: int
     timings: Timings
@@ -164,11 +164,13 @@ class MessageStop(BaseModel):
     type: Literal["message_stop"]
 
 
-class MessageEvent(RootModel[MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop]):
-    """One event of a stream; its name is its type."""
+class MessageEvent(
+    RootModel[MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | MessageErrorAnswer]
+):
+    """One event of a stream; its name is its type, and that of an error `error`."""
 
 
-class TokenCount(BaseModel):
+class PromptTokenCount(BaseModel):
     """How many tokens a conversation has."""
 
     input_tokens: int

@@ -15,6 +15,16 @@ from llamalane.errors import InvalidRequestError
 
 MAX_MESSAGES = 10_000
 
+_DESCRIBED: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]},
+        "text": {"type": "string"},
+    },
+    "required": ["type"],
+}
+"""A content block, as the description of the API has it."""
+
 
 def _blocks(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
@@ -74,7 +84,7 @@ class Block(BaseModel):
 Content = Annotated[
     list[Block],
     BeforeValidator(_blocks),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _DESCRIBED}]}),
 ]
 """A text, or content blocks."""
 
@@ -104,7 +114,7 @@ _KINDS: Mapping[str, _Kind] = {
 }
 
 
-class Message(BaseModel):
+class BlocksMessage(BaseModel):
     """One message of a conversation."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -130,7 +140,7 @@ def check_content(blocks: Iterable[Block], where: str, role: str) -> None:
         block.check(f"{where}[{index}]", role)
 
 
-def check_messages(messages: Sequence[Message]) -> None:
+def check_messages(messages: Sequence[BlocksMessage]) -> None:
     """Raise `InvalidRequestError` for messages that are empty, and blocks that are not supported where they are.
 
     The last message can be empty if it is an assistant's.
@@ -142,7 +152,7 @@ def check_messages(messages: Sequence[Message]) -> None:
         check_content(message.content, where, message.role)
 
 
-def read_turns(system: Sequence[Block], messages: Iterable[Message]) -> list[Turn]:
+def read_turns(system: Sequence[Block], messages: Iterable[BlocksMessage]) -> list[Turn]:
     """Return a conversation as turns; messages of one role in a row are one turn."""
     spoken = text_of(system)
     turns = [Turn("system", spoken)] if spoken else []

@@ -6,23 +6,24 @@ import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from llamalane.api.anthropic.blocks import (
     MAX_MESSAGES,
+    BlocksMessage,
     Content,
-    Message,
     check_content,
     check_messages,
     read_turns,
 )
-from llamalane.api.anthropic.tool_fields import ToolChoiceField, ToolField, read_choice, read_tools
+from llamalane.api.anthropic.tool_fields import CustomToolField, ToolChoiceField, read_choice, read_tools
+from llamalane.api.field_schemas import between, close, strings
 from llamalane.api.reply import Question, Turn
 from llamalane.api.sampling_fields import SampledBody
 from llamalane.api.schemas import MAX_USER_LENGTH, check_extra_fields
 from llamalane.api.tool_fields import MAX_TOOLS
 from llamalane.errors import InvalidRequestError
-from llamalane.scheduler import Grammar, GrammarPart
+from llamalane.scheduler import MAX_OUTPUT_TOKENS, MAX_STOP_LENGTH, MAX_STOP_STRINGS, Grammar, GrammarPart
 
 FORM = "output_config.format"
 # Fields that ask for what is not supported, each with the values that ask for nothing; null never does.
@@ -55,7 +56,7 @@ class ThinkingField(BaseModel):
     display: Literal["summarized", "omitted"] | None = None
 
 
-class FormatField(BaseModel):
+class OutputFormatField(BaseModel):
     """The form of the answer: JSON that fits a schema."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -70,7 +71,7 @@ class OutputConfigField(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: FormatField | None = None
+    format: OutputFormatField | None = None
 
 
 class EditField(BaseModel):
@@ -98,7 +99,7 @@ class ContextManagementField(BaseModel):
                 )
 
 
-class MetadataField(BaseModel):
+class MessageMetadataField(BaseModel):
     """For whom a client asks."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -109,16 +110,12 @@ class MetadataField(BaseModel):
 class AskingBody(BaseModel):
     """What a body says of the question: a conversation, the tools in it, and how the model is to answer."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, json_schema_extra=close)
 
     model: str | None = None
     system: Content | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
-    tools: Annotated[
-        list[ToolField] | None,
-        Field(max_length=MAX_TOOLS),
-        WithJsonSchema({"type": "array", "items": ToolField.model_json_schema()}),
-    ] = None
+    messages: Annotated[list[BlocksMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    tools: Annotated[list[CustomToolField] | None, Field(max_length=MAX_TOOLS)] = None
     tool_choice: ToolChoiceField | None = None
     thinking: ThinkingField | None = None
     output_config: OutputConfigField | None = None
@@ -214,9 +211,9 @@ def _tier(tier: str) -> str:
 class MessagesBody(AskingBody, SampledBody):
     """The body of `/v1/messages`. Beside Anthropic's fields there are ours and llama.cpp's, as everywhere."""
 
-    max_tokens: int
-    stop_sequences: list[str] | None = None
-    metadata: MetadataField | None = None
+    max_tokens: Annotated[int, between(1, MAX_OUTPUT_TOKENS)]
+    stop_sequences: Annotated[list[str] | None, strings(MAX_STOP_STRINGS, MAX_STOP_LENGTH, single=False)] = None
+    metadata: MessageMetadataField | None = None
     service_tier: Annotated[Literal["auto", "standard_only"], AfterValidator(_tier)] | None = None
 
     @property

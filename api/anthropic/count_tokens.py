@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse
 
 from llamalane.api.anthropic import MESSAGES_PATH
-from llamalane.api.anthropic.answer_schemas import MessageErrorAnswer, TokenCount
+from llamalane.api.anthropic.answer_schemas import MessageErrorAnswer, PromptTokenCount
 from llamalane.api.anthropic.bodies import CountTokensBody
 from llamalane.api.bodies import read_body
 from llamalane.api.openapi import answer, errors, request_body
@@ -19,7 +19,7 @@ def add_counting_route(router: APIRouter, service: Service) -> None:
 
     @router.post(
         f"{MESSAGES_PATH}/count_tokens",
-        responses=answer(TokenCount, "The count.")
+        responses=answer(PromptTokenCount, "The count.")
         | errors(400, 401, 404, 408, 413, 431, 500, 503, form=MessageErrorAnswer),
         openapi_extra=request_body(CountTokensBody),
     )

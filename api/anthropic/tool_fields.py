@@ -23,7 +23,7 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 _HARMLESS = frozenset({"cache_control", "eager_input_streaming"})
 
 
-class ToolField(BaseModel):
+class CustomToolField(BaseModel):
     """A tool that the client runs itself; `input_schema` is the JSON schema of its input.
 
     Those that have a type of their own are the server's, or known to Anthropic's models only: they are refused.
@@ -69,7 +69,7 @@ class ToolChoiceField(BaseModel):
     disable_parallel_tool_use: bool | None = None
 
 
-def read_tools(fields: Sequence[ToolField]) -> list[Tool]:
+def read_tools(fields: Sequence[CustomToolField]) -> list[Tool]:
     """Return the tools of a body; raises `InvalidRequestError` for those that cannot be called."""
     tools = [field.read(f"tools[{index}]") for index, field in enumerate(fields)]
     for name, count in Counter(tool.name for tool in tools).items():

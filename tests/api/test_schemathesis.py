@@ -39,7 +39,7 @@ REPEATED = "FUZZ_CASES" not in os.environ
 KEY = "the key of an operator"
 CELLS = 256
 """Tokens of the longest sequence: whatever `max_tokens` says, an output soon ends."""
-TOO_LATE = 504
+TOO_LATE, TOO_LARGE = 504, 413
 ENDED_BY_DONE, DONE = {"/v1/completions", "/v1/chat/completions"}, "[DONE]"
 ENDING = {"post /admin/drain"}
 """After it, nothing is served any more."""
@@ -111,6 +111,8 @@ def checks_for(case: Case, status: int) -> list[CheckFunction]:
         left_out.add(not_a_server_error)  # it is what the client has asked for
     if case.media_type != "application/json":
         left_out.add(negative_data_rejection)  # what is wrong before a form is encoded may be right in it
+    if status == TOO_LARGE:
+        left_out.add(negative_data_rejection)  # it takes this for an acceptance
     return [check for check in CHECKS if check not in left_out]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llamalane.api.anthropic.blocks import Message, check_messages, read_turns
+from llamalane.api.anthropic.blocks import BlocksMessage, check_messages, read_turns
 from llamalane.api.reply import Call, Turn
 from llamalane.errors import InvalidRequestError
 
@@ -19,9 +19,9 @@ def text(words: str, **fields: Any) -> dict[str, Any]:
 
 
 def turns(*messages: tuple[str, Any], system: Any = ()) -> list[Turn]:
-    read = [Message.model_validate({"role": role, "content": content}) for role, content in messages]
+    read = [BlocksMessage.model_validate({"role": role, "content": content}) for role, content in messages]
     check_messages(read)
-    [spoken] = [Message.model_validate({"role": "system", "content": list(system)})]
+    [spoken] = [BlocksMessage.model_validate({"role": "system", "content": list(system)})]
     return read_turns(spoken.content, read)
 
 
