@@ -154,6 +154,7 @@ class MessageDelta(BaseModel):
     type: Literal["message_delta"]
     delta: MessageEnding
     usage: MessageUsage
+    priority: int = Field(description="The level that it had at last.")
     seed: int
     timings: Timings
 

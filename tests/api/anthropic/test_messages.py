@@ -279,7 +279,7 @@ def test_a_message_begins_with_what_is_known_of_it(stage: Stage) -> None:
     assert (first.message.content, first.message.stop_reason, first.message.model) == ([], None, "scripted")
     assert (first.message.usage.input_tokens, first.message.usage.cache_read_input_tokens) == (10, 90)
     assert (first.message.model_extra or {})["priority"] == 2
-    assert events[-2].to_dict().keys() >= {"seed", "timings"}
+    assert events[-2].to_dict().keys() >= {"priority", "seed", "timings"}
 
 
 def test_our_own_fields_are_taken(stage: Stage) -> None:
