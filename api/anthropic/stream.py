@@ -60,8 +60,8 @@ class MessageStream(ReplyStream):
         )
         return self._between(self._blocks.index) + told + _event("message_stop")
 
-    def failure(self, error: Exception) -> bytes:
-        """Return the event with which a stream ends that has begun, and which `error` broke off."""
+    def breaking_off(self, error: Exception) -> bytes:
+        """Return the event with which the message is broken off because of `error`."""
         return encode_event(message_error(answer_for(error)), "error")
 
     def _between(self, index: int) -> bytes:
