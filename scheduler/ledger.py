@@ -17,7 +17,7 @@ NOTABLE_CHANGE = 0.25
 UNPROTECTED = 4
 """With no output to protect, a step for prompts may be so many times as long as the target."""
 
-LONG = 4
+LONG = 16
 """A prompt that takes more than so many steps of the target's length is long,"""
 STRETCH = 1.8
 """and makes the steps only so many times as long as they are without it: it would stretch too many."""
