@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llamalane.errors import RequestCancelledError
 from llamalane.kvcache import Layout
 from llamalane.scheduler import EventKind, RequestHandle, RequestState, SamplingParameters
 from llamalane.streams import parts
@@ -113,15 +114,20 @@ async def test_every_batch_request_gets_to_its_end_however_often_urgent_ones_com
 
 
 async def test_a_parked_request_can_be_cancelled(make_engine: MakeEngine) -> None:
-    follower = Follower()
-    async with make_engine(places=1, observer=follower) as engine:
-        batch = await engine.submit("batch", sampling=greedy(200), priority="batch")
-        await follower.wait_for(EventKind.STARTED, batch.id)
-        urgent = await engine.submit("urgent", sampling=greedy(30), priority="interactive")
-        await follower.wait_for(EventKind.PARKED, batch.id)
-        batch.cancel()
+    gate, follower = Gate(), Follower()
+    async with make_engine(places=1, observer=follower, open_context=intercepted(gate.pass_through)) as engine:
+        with gate:
+            gate.let(1)
+            batch = await engine.submit("batch", sampling=greedy(200), priority="batch")
+            await follower.wait_for(EventKind.STARTED, batch.id)
+            urgent = await engine.submit("urgent", sampling=greedy(30), priority="interactive")
+            gate.let(2)  # the step under way, and the first of the urgent request, which tells of the parking
+            await follower.wait_for(EventKind.PARKED, batch.id)
+            batch.cancel()  # it waits for certain: the urgent request has yet to get most of its tokens
+            assert batch.state is RequestState.DONE
         await urgent
-        assert batch.state is RequestState.DONE
+    with pytest.raises(RequestCancelledError):
+        await batch
 
 
 async def test_nobody_gives_way_to_an_equal(make_engine: MakeEngine) -> None:
