@@ -185,20 +185,33 @@ def _plan_generation(config: EngineConfig, device: Device, sites: Sequence[Site]
     memory = plan_memory(config, device, sites, options_of)
     if hands_over(config) and not exchangeable(memory.regions):
         memory = plan_memory(paged(config, memory.regions), device, sites, options_of)
-    lanes = [replace(lane, region=_with_keepers(lane.region, sites[0].model, config.kv)) for lane in memory.lanes]
+    regions = _with_keepers(memory.regions, sites[0].model, config)
+    lanes = [replace(lane, region=region) for lane, region in zip(memory.lanes, regions, strict=True)]
     return replace(memory, lanes=tuple(lanes))
 
 
-def _with_keepers(region: RegionPlan, model: Model, kv: KVConfig) -> RegionPlan:
+def _with_keepers(regions: Sequence[RegionPlan], model: Model, config: EngineConfig) -> list[RegionPlan]:
     """Let further sequences keep cells where sequences may share them.
 
     With a sliding window they may not: cells that have left it are used again, whoever else counts on them. And when
-    the cells of a sequence are shifted, they have to be its own.
+    the cells of a sequence are shifted, they have to be its own. Of lanes that hand requests over to each other all
+    have such sequences or none: only so can they put back what another one has saved.
     """
-    shares = not (model.recurrent or model.hybrid or model.sliding_window or kv.context_shift)
-    if region.layout is Layout.PARTITIONED or not shares:
+    if model.recurrent or model.hybrid or model.sliding_window or config.kv.context_shift:
+        return list(regions)
+    kept = [_with_keepers_of_its_own(region) for region in regions]
+    return list(regions) if hands_over(config) and any(not region.keepers for region in kept) else kept
+
+
+def _with_keepers_of_its_own(region: RegionPlan) -> RegionPlan:
+    """Give a region as many sequences for keeping as llama.cpp has ids left, at least one if need be of those to spare.
+
+    None where the places leave no id for it: the context needs one more for itself.
+    """
+    sequences = min(region.sequences, MAX_SEQUENCES - 2)
+    if region.layout is Layout.PARTITIONED or region.places > sequences:
         return region
-    return replace(region, keepers=max(0, MAX_SEQUENCES - 1 - region.sequences))
+    return replace(region, sequences=sequences, keepers=MAX_SEQUENCES - 1 - sequences)
 
 
 def _open_disk(config: EngineConfig) -> DiskStore | None:

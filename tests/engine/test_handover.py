@@ -310,3 +310,15 @@ async def test_lanes_are_paged_where_they_could_not_exchange_sequences(
     config = divided(tiny_model, places, kv=EXACT.model_copy(update={"layout": "auto"}))
     config = config.model_copy(update={"kv": config.kv.model_copy(update={"budget": 16 * 1024})})
     assert {region.layout for region in assembly.plan(config).regions} == {layout}
+
+
+@pytest.mark.parametrize("places", [(2, 128), (2, 256)])
+async def test_cells_are_put_back_on_lanes_of_very_many_places(
+    make_divided: MakeDivided, places: tuple[int, int]
+) -> None:
+    """Such a lane has few ids left, or none, for sequences beyond those that run."""
+    async with make_divided(places=places) as engine:
+        await ask_all(engine, "greedy")
+        counters = engine.stats().counters
+    assert counters.handovers == COUNT
+    assert counters.parked_bytes_in == counters.parked_bytes_out > 0

@@ -48,6 +48,14 @@ async def test_a_long_system_prompt_is_computed_once_for_32_requests(
     assert verdict.tolerated <= AT_MOST_TOLERATED * verdict.tokens
 
 
+async def test_a_lane_of_many_places_shares_cells_like_others(make_engine: MakeEngine) -> None:
+    """With as many sequences to spare as places, none of llama.cpp's ids would be left for what sharing needs."""
+    async with make_engine(places=128) as engine:
+        (lane,) = engine.pool.lanes
+        assert lane.region.shares
+        assert lane.region.saves_in_parts
+
+
 async def test_choices_share_their_prompt(make_engine: MakeEngine) -> None:
     async with make_engine(places=4, part=512) as engine:
         ids = [RequestId(f"choice-{number}") for number in range(4)]
