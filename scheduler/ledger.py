@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from llamalane.ids import LEAST_URGENT, Level, PlanVersion, RequestId, StepNumber
@@ -78,12 +79,34 @@ class LaneLedger:
         self.step_began = 0.0
         """About when the step under way did."""
         self._copy_seconds: float | None = None
+        self._left_by_themselves: Counter[RequestId] = Counter()
+        self._parked_in_vain: Counter[RequestId] = Counter()
+        """How many requests of an id have ended that the lane was told to drop, or to park, and has yet to confirm."""
         self._interrupted: dict[RequestId, Request] = {}
         """Requests whose step was abandoned, and that have not got a token since."""
 
     def get(self, request: RequestId) -> Request | None:
         """Return the request of that id which the lane computes or is to park, None when there is none."""
         return self.running.get(request) or self.parking.get(request)
+
+    def note_ended(self, request: Request) -> None:
+        """Take note that a request has ended by itself, whatever the lane was told of it meanwhile.
+
+        What the lane confirms of that later is not to be taken for news of another request of the same id.
+        """
+        if request.state is RequestState.LEAVING:
+            self._left_by_themselves[request.id] += 1
+        if request.id in self.parking:
+            self._parked_in_vain[request.id] += 1
+
+    def left(self, request: RequestId) -> Request | None:
+        """Return the request that has left, as the lane confirms; None when it had ended by itself."""
+        return None if _take_one(self._left_by_themselves, request) else self.get(request)
+
+    def parked(self, request: RequestId) -> Request | None:
+        """Return the request that was parked, as the lane confirms; None when it had ended, or is to be dropped."""
+        found = None if _take_one(self._parked_in_vain, request) else self.parking.get(request)
+        return found if found is not None and found.state is RequestState.PARKING else None
 
     def edit(self, change: Change) -> None:
         """Put `change` into the next plan."""
@@ -132,6 +155,8 @@ class LaneLedger:
         self._unacknowledged.clear()
         self._fresh.clear()
         self._interrupted.clear()
+        self._left_by_themselves.clear()
+        self._parked_in_vain.clear()
         self.running.clear()
         self.parking.clear()
 
@@ -261,3 +286,13 @@ class LaneLedger:
         rows = sum(request.since_join > 0 for request in under_way)
         expected = self.model.step_seconds(rows, min(prompts, self._planned_tokens))
         return expected - (now - self.step_began)
+
+
+def _take_one(counts: Counter[RequestId], request: RequestId) -> bool:
+    """Count one of an id less, if there is one; returns whether there was."""
+    if request not in counts:
+        return False
+    counts[request] -= 1
+    if not counts[request]:
+        del counts[request]
+    return True

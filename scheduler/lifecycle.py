@@ -288,7 +288,7 @@ class Lifecycle:
                 self.recorder.note_change(request)
             self.note(Event(now, EventKind.STARTED, request_id, report.lane, report.step))
         for request_id in report.left:
-            request = ledger.get(request_id)
+            request = ledger.left(request_id)
             if request is not None:
                 self._release(request)
         for copied in report.copied:
@@ -301,8 +301,8 @@ class Lifecycle:
         for restored in report.restored:
             self.roster.stowage.note_restored(ledger, restored)
         for parked in report.parked:
-            request = ledger.parking.get(parked.request)
-            if request is not None and request.state is RequestState.PARKING:
+            request = ledger.parked(parked.request)
+            if request is not None:
                 self._on_parked(request, parked)
         for told in report.prompt_scores:
             request = ledger.get(told.request)
@@ -363,6 +363,7 @@ class Lifecycle:
             else:
                 self._on_token(request, output)
         if output.ended:
+            self.roster.ledger(request).note_ended(request)
             # A row that should have left went on past what the books know.
             exact = unfinished and output.error is None and not request.shifting
             self._release(request, exact=exact, trimmed=bool(request.model))

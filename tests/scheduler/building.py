@@ -43,10 +43,11 @@ class RequestMaker:
         stop: Sequence[str] = (),
         tenant: str = "",
         deadline: float | None = None,
+        request_id: RequestId | None = None,
     ) -> Request:
         order = next(self._orders)
         return Request(
-            id=RequestId(f"request-{order}"),
+            id=request_id or RequestId(f"request-{order}"),
             tokens=[ord(letter) for letter in prompt],
             sampling=SamplingParameters(stop=tuple(stop), seed=0),
             max_tokens=max_tokens,

@@ -12,8 +12,10 @@ from llamalane.errors import (
     RequestCancelledError,
 )
 from llamalane.scheduler.delivery import Ending
+from llamalane.scheduler.events import EventKind
 from llamalane.scheduler.request import Request, RequestState
 from llamalane.scheduler.result import Result
+from llamalane.streams import Parking
 from tests.scheduler.harness import Harness, Start, error_of, result_of
 from tests.scheduler.scripted_lane import spoken
 
@@ -304,3 +306,42 @@ def test_leases_come_back_even_when_no_lane_answers_any_more(start: Start) -> No
     assert request.state is RequestState.DONE
     harness.check_books()
     assert harness.pool.free == harness.pool.places
+
+
+@pytest.mark.parametrize("neighbours", [0, 1])
+def test_who_left_late_is_not_taken_for_a_newer_request_of_the_same_id(start: Start, neighbours: int) -> None:
+    harness = start([2], limit=256)
+    first = harness.submit(prompt="first", max_tokens=5)
+    for _ in range(neighbours):
+        harness.submit(prompt="neighbour", max_tokens=40)
+    to_decoding(harness, first)
+    while first.id in harness.lane.rows:
+        harness.lane.step()
+    harness.scheduler.cancel(first)
+    harness.tick()
+    assert first.state is RequestState.DONE, "it has ended by itself"
+    second = harness.submit(prompt="second", max_tokens=5, request_id=first.id)
+    harness.run()
+    assert result_of(second).text == harness.alone(second)
+
+
+def test_who_was_parked_late_is_not_taken_for_a_newer_request_of_the_same_id(start: Start) -> None:
+    harness = start([3], limit=256, park=Parking.SWAP)
+    first = harness.submit(5, prompt="first", max_tokens=4)
+    harness.submit(1, prompt="neighbour", max_tokens=4)
+    harness.submit(1, prompt="neighbour", max_tokens=40)
+    to_decoding(harness, first)
+    harness.submit(1, prompt="urgent", max_tokens=4)
+    harness.tick()
+    assert first.id in harness.scheduler.ledgers["lane-0"].parking
+    harness.lane.step(begun=True)
+    harness.tick()
+    assert first.state is RequestState.DONE, "it has ended by itself"
+    second = harness.submit(5, prompt="second", max_tokens=5, request_id=first.id)
+    harness.tick()
+    harness.submit(1, prompt="another", max_tokens=4)
+    harness.tick()
+    assert harness.kinds(second).count(EventKind.ADMITTED) == 2, "it has not begun"
+    assert second.id in harness.scheduler.ledgers["lane-0"].parking
+    harness.run()
+    assert result_of(second).text == harness.alone(second)
