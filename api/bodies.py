@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol, Self, TypeVar
@@ -61,7 +62,7 @@ def parse_body(kind: type[CheckedT], data: bytes) -> CheckedT:
         body = kind.model_validate_json(data)
     except ValidationError as error:
         raise explain(error) from None
-    json.loads(data, object_pairs_hook=_check_keys)
+    json.loads(data, object_pairs_hook=_check_keys, parse_constant=_refuse_number, parse_float=_check_number)
     body.check()
     return body
 
@@ -110,6 +111,16 @@ def _check_keys(pairs: list[tuple[str, Any]]) -> None:
     if len(set(keys)) < len(keys):
         [(key, _)] = Counter(keys).most_common(1)
         raise InvalidRequestError(f"the key {key[:200]!r} stands twice in the same object", param=key[:200])
+
+
+def _check_number(text: str) -> None:
+    if math.isinf(float(text)):
+        _refuse_number(text)
+
+
+def _refuse_number(text: str) -> None:
+    """Refuse what is no number to others, who are told it again: in an answer, or in a prompt."""
+    raise InvalidRequestError(f"the body is not valid JSON: {text[:50]} is no finite number")
 
 
 def explain(refusal: ValidationError, where: str = "") -> InvalidRequestError:

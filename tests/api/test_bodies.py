@@ -42,6 +42,9 @@ ENGINE = as_engine(
         (b'"text"', "must be a JSON object"),
         (b'{"prompt": "x", "temperature": NaN}', "temperature is not valid"),
         (b'{"prompt": "x", "temperature": Infinity}', "temperature is not valid"),
+        (b'{"prompt": "x", "metadata": {"a": [NaN]}}', "not valid JSON: NaN is no finite number"),
+        (b'{"prompt": "x", "metadata": {"a": -Infinity}}', "not valid JSON: -Infinity is no finite number"),
+        (b'{"prompt": "x", "metadata": {"a": 1e999}}', "not valid JSON: 1e999 is no finite number"),
         (b"{}", "prompt is missing"),
     ],
 )
