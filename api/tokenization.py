@@ -97,4 +97,4 @@ async def _tokens_of(engine: Engine, body: TokenizeBody) -> list[int]:
     if body.model is not None:
         engine.check_model(body.model)
     question = Question([message.turn() for message in body.messages])
-    return await engine.tokenize(plan_for(engine, question).prompt.text, add_special_tokens=False)
+    return await engine.tokenize(plan_for(engine, question).prompt)

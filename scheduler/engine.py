@@ -23,7 +23,7 @@ from llamalane.scheduler.embedding_intake import Input, listed
 from llamalane.scheduler.engine_life import EngineLife
 from llamalane.scheduler.explain import Explanation
 from llamalane.scheduler.handle import RequestHandle
-from llamalane.scheduler.intake import Prompt, SubmitOptions
+from llamalane.scheduler.intake import ChatPrompt, Prompt, SubmitOptions
 from llamalane.scheduler.live_view import LiveView
 from llamalane.scheduler.queue import Slot
 from llamalane.scheduler.reload import Changes, engine_changes, merge
@@ -223,8 +223,10 @@ class Engine(EngineLife):
         with self._reserve(options, embeds=True) as [slot]:
             return await embeddings.rerank(embedder, query, documents, slot, options, use_activation=use_activation)
 
-    async def tokenize(self, text: str, *, model: str | None = None, add_special_tokens: bool = True) -> list[int]:
-        """Return the tokens of a text, as the model gets it; raises `UnknownModelError`."""
+    async def tokenize(
+        self, text: str | ChatPrompt, *, model: str | None = None, add_special_tokens: bool = True
+    ) -> list[int]:
+        """Return the tokens of a text or of a written chat, as the model gets it; raises `UnknownModelError`."""
         self._check_ready()
         return await self._parts().models.tokenize(text, model, add_special_tokens=add_special_tokens)
 

@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from llamalane.errors import InvalidRequestError, UnknownModelError
 from llamalane.scheduler.config import EngineConfig
-from llamalane.scheduler.intake import LONG_TEXT
+from llamalane.scheduler.intake import LONG_TEXT, ChatPrompt
 
 if TYPE_CHECKING:
     from llamalane.scheduler.assembly import Machinery
@@ -82,15 +82,17 @@ class ServedModels:
         """Return the model of that name, or the first one; raises `UnknownModelError`."""
         return self._find(name)[0]
 
-    async def tokenize(self, text: str, name: str | None, *, add_special_tokens: bool) -> list[int]:
-        """Return the tokens of a text, as the model of that name gets it, or the first one."""
+    async def tokenize(self, text: str | ChatPrompt, name: str | None, *, add_special_tokens: bool) -> list[int]:
+        """Return the tokens of a text or of a written chat, as the model of that name gets it, or the first one."""
         vocabulary = self._find(name)[1].vocabulary
+        plain = text.text if isinstance(text, ChatPrompt) else text
+        around = add_special_tokens and text is plain
 
         def work() -> list[int]:
-            tokens = vocabulary.tokenize(text, add_special=add_special_tokens, parse_special=True)
+            tokens = vocabulary.tokenize(plain, add_special=around, parse_special=True)
             return vocabulary.with_one_bos(tokens) if add_special_tokens else tokens
 
-        return work() if len(text) <= LONG_TEXT else await anyio.to_thread.run_sync(work)
+        return work() if len(plain) <= LONG_TEXT else await anyio.to_thread.run_sync(work)
 
     async def detokenize(self, tokens: Sequence[int], name: str | None) -> str:
         """Return the text of tokens of the model of that name, or the first one; control tokens by their names."""

@@ -30,4 +30,4 @@ def add_counting_route(router: APIRouter, service: Service) -> None:
         if body.model is not None:
             engine.check_model(body.model)
         prompt = plan_for(engine, body.question).prompt
-        return JSONResponse({"input_tokens": len(await engine.tokenize(prompt.text, add_special_tokens=False))})
+        return JSONResponse({"input_tokens": len(await engine.tokenize(prompt))})

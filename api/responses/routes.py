@@ -30,7 +30,7 @@ def add_response_routes(router: APIRouter, service: Service) -> None:
             engine.check_model(body.model)
         with body.client_names():
             prompt = plan_for(engine, body.question).prompt
-        tokens = await engine.tokenize(prompt.text, add_special_tokens=False)
+        tokens = await engine.tokenize(prompt)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
     @router.get("/v1/responses/{response_id}", include_in_schema=False)
