@@ -43,6 +43,7 @@ class Block(BaseModel):
     id: Annotated[str, Field(min_length=1)] | None = None
     name: Annotated[str, Field(min_length=1)] | None = None
     input: dict[str, Any] | None = None
+    partial_json: str | None = None
     tool_use_id: Annotated[str, Field(min_length=1)] | None = None
     content: Content | None = None
     is_error: bool | None = None
@@ -106,7 +107,7 @@ _ASSISTANT = frozenset({"assistant"})
 _KINDS: Mapping[str, _Kind] = {
     "text": _Kind(frozenset({"system", "user", "assistant", _RESULT}), ("text",), harmless={"citations": ([],)}),
     "tool_use": _Kind(
-        _ASSISTANT, ("id", "name", "input"), harmless={"caller": ({"type": "direct"},), "toolset_name": ()}
+        _ASSISTANT, ("id", "name", "input"), ("partial_json",), harmless={"caller": ({"type": "direct"},), "toolset_name": ()}
     ),
     "tool_result": _Kind(frozenset({"user"}), ("tool_use_id",), ("content", "is_error"), harmless={"toolset_name": ()}),
     "thinking": _Kind(_ASSISTANT, ("thinking",), ("signature",)),
@@ -182,7 +183,8 @@ def _assistant(blocks: Sequence[Block]) -> Turn:
 def _call(block: Block) -> Call:
     assert block.id is not None
     assert block.name is not None
-    return Call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
+    written = block.partial_json  # what an answer of ours told beside an input that was not whole
+    return Call(block.id, block.name, json.dumps(block.input, ensure_ascii=False) if written is None else written)
 
 
 def _result(block: Block) -> Turn:
