@@ -33,6 +33,7 @@ from llamalane.errors import (
     StorageLimitError,
     SupersededError,
     TenantLimitError,
+    ThreadsUnsupportedError,
     UnavailableError,
     UnknownBatchError,
     UnknownFileError,
@@ -53,6 +54,7 @@ class Kind:
 # An error has the kind of the nearest class above it.
 KINDS: Mapping[type[Exception], Kind] = {
     RequestError: Kind(400, "invalid_request_error"),
+    ThreadsUnsupportedError: Kind(400, "invalid_request_error", "thread_unsupported_request"),
     InvalidPriorityError: Kind(400, "invalid_request_error", "invalid_priority"),
     PromptTooLongError: Kind(400, "invalid_request_error", "context_length_exceeded"),
     InputTooLongError: Kind(400, "invalid_request_error", "context_length_exceeded"),

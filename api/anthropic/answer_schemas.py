@@ -16,6 +16,9 @@ class MessageErrorDetail(BaseModel):
     message: str
     param: str | None = Field(description="The field at fault, where one is.")
     code: str | None = Field(examples=["context_length_exceeded"])
+    details: dict[str, Any] | None = Field(
+        default=None, description="Only of `thread_unsupported_request`: by it clients go on without `thread`."
+    )
 
 
 class MessageErrorAnswer(BaseModel):

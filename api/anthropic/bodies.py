@@ -22,7 +22,7 @@ from llamalane.api.reply import Question, Turn
 from llamalane.api.sampling_fields import SampledBody
 from llamalane.api.schemas import MAX_USER_LENGTH, check_extra_fields
 from llamalane.api.tool_fields import MAX_TOOLS
-from llamalane.errors import InvalidRequestError
+from llamalane.errors import InvalidRequestError, ThreadsUnsupportedError
 from llamalane.scheduler import MAX_OUTPUT_TOKENS, MAX_STOP_LENGTH, MAX_STOP_STRINGS, Grammar, GrammarPart
 
 FORM = "output_config.format"
@@ -146,7 +146,10 @@ class AskingBody(BaseModel):
 
     def check_question(self) -> None:
         """Raise `InvalidRequestError` for fields that are unknown, not supported, or do not go together."""
-        check_extra_fields(self.model_extra or {}, unsupported=_UNSUPPORTED, harmless=_HARMLESS)
+        extra = self.model_extra or {}
+        if extra.get("thread") is not None:
+            raise ThreadsUnsupportedError
+        check_extra_fields(extra, unsupported=_UNSUPPORTED, harmless=_HARMLESS)
         if self.thinking is not None and self.thinking.budget_tokens is not None and not self._demands_thoughts:
             raise InvalidRequestError(
                 "thinking.budget_tokens is only allowed when thinking.type is enabled", param="thinking.budget_tokens"

@@ -6,6 +6,7 @@
     ├── ConfigError                 the configuration cannot be used
     ├── RequestError                this request can never be served as it is
     │   ├── InvalidRequestError     a field is missing, of the wrong type, or out of range
+    │   │   └── ThreadsUnsupportedError     the server was to keep the conversation
     │   ├── InvalidPriorityError    no such priority
     │   ├── PromptTooLongError      prompt and one token do not fit a sequence
     │   ├── InputTooLongError       an input does not fit the pass in which it is embedded
@@ -88,6 +89,15 @@ class InvalidRequestError(RequestError):
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class ThreadsUnsupportedError(InvalidRequestError):
+    """The server was to keep the conversation, for later requests to go on with."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "thread is not supported: this server keeps no conversations, send the whole of it", param="thread"
+        )
 
 
 class InvalidPriorityError(RequestError):

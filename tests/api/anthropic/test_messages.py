@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from anthropic import Anthropic, BadRequestError
+from anthropic import Anthropic, BadRequestError, beta_tool
 from anthropic.types import Message, ThinkingBlock, ToolUseBlock
 from pydantic_core import from_json
 
@@ -120,6 +120,20 @@ def test_a_call_that_is_cut_off_tells_what_can_be_read_of_it(stage: Stage) -> No
         assert call.input["zone"] == "Europe/Oslo"
         assert message.stop_reason == "max_tokens"
     assert blocks_of(whole)[0]["partial_json"] == '{"zone": "Europe/Oslo", "at": [1, 2'
+
+
+def test_a_call_that_was_cut_off_can_be_sent_back(stage: Stage) -> None:
+    text = '<tool_call>\n{"name": "get_time", "arguments": {"zone": "Europe/Oslo", "at": [1, 2'
+    stage.set(templates.HERMES, Play([text], finish=FinishReason.LENGTH), Play(["It is late."]))
+    cut = stage.ask(tools=TOOLS)
+    [call] = cut.content
+    assert isinstance(call, ToolUseBlock)
+    result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": "invalid input", "is_error": True}
+    stage.ask(
+        tools=TOOLS,
+        messages=[*MESSAGES, {"role": "assistant", "content": cut.content}, {"role": "user", "content": [result]}],
+    )
+    assert json.dumps(blocks_of(cut)[0]["partial_json"]) in prompt_of(stage.engine.handles[-1])
 
 
 @pytest.mark.parametrize("arguments", ['{"zone": 1e999}', '{"zone": "\\ud800"}'])
@@ -323,3 +337,24 @@ def test_headers_of_anthropic_s_clients_change_nothing(stage: Stage) -> None:
         model="scripted", max_tokens=9, messages=[{"role": "user", "content": "x"}], betas=["files-api-2025-04-14"]
     )
     assert answer.content[0].type == "text"
+
+
+def test_the_client_s_runner_of_tools_goes_on_without_a_thread(stage: Stage) -> None:
+    asked: list[str] = []
+
+    @beta_tool
+    def get_time(zone: str) -> str:
+        """The time in a zone."""
+        asked.append(zone)
+        return "noon"
+
+    stage.set(templates.HERMES, Play([CALL]), Play(["It is noon."]))
+    runner = stage.client.beta.messages.tool_runner(
+        model="scripted", max_tokens=64, tools=[get_time], messages=[{"role": "user", "content": "What time is it?"}]
+    )
+    assert [message.stop_reason for message in runner] == ["tool_use", "end_turn"]
+    assert asked == ["Europe/Oslo"]
+    assert "<tool_response>noon</tool_response>" in prompt_of(stage.handles[-1])
+    with pytest.raises(BadRequestError) as caught:
+        stage.ask(extra_body={"thread": {"type": "continue", "previous_message_id": "msg_1"}})
+    assert caught.value.body["error"]["code"] == "thread_unsupported_request"  # type: ignore[index]  # it is an object
