@@ -72,10 +72,10 @@ def _read_tool(function: FunctionField, where: str, strict: bool) -> Tool:
 def read_choice(value: Any, tools: Sequence[Tool], *, flat: bool = False) -> tuple[ToolMode, str | None]:
     """Return whether tools are to be called, and the one that has to be; `value` is a body's `tool_choice`.
 
-    With `flat`, a function is named beside its type, and not within it.
+    With `flat`, a function is named beside its type, and not within it, and "auto" needs no tools.
     """
     if not tools:
-        if value is not None and value != "none":
+        if value not in (None, "none") and not (flat and value == "auto"):
             raise InvalidRequestError("tool_choice is only allowed with tools", param="tool_choice")
         return ToolMode.NONE, None
     if value is None:

@@ -55,6 +55,7 @@ def test_functions_are_strict_unless_they_are_not() -> None:
     [
         ({}, ToolMode.NONE, None),
         ({"tools": [], "tool_choice": "none"}, ToolMode.NONE, None),
+        ({"tool_choice": "auto"}, ToolMode.NONE, None),
         ({"tools": [TOOL]}, ToolMode.AUTO, None),
         ({"tools": [TOOL], "tool_choice": "required"}, ToolMode.REQUIRED, None),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "f"}}, ToolMode.REQUIRED, "f"),
@@ -160,7 +161,7 @@ def test_what_changes_nothing_is_taken() -> None:
         ({"text": formatted(schema=SCHEMA, json_schema={})}, "text.format", "unrecognized field 'json_schema'"),
         ({"text": formatted(schema=SCHEMA, strict=1)}, "text.format", "true or false"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "which the server does"),
-        ({"tool_choice": "auto"}, "tool_choice", "only allowed with tools"),
+        ({"tool_choice": "required"}, "tool_choice", "only allowed with tools"),
         ({"input": []}, "input", "1 to 10000 items"),
     ],
 )
