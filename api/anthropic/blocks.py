@@ -107,7 +107,10 @@ _ASSISTANT = frozenset({"assistant"})
 _KINDS: Mapping[str, _Kind] = {
     "text": _Kind(frozenset({"system", "user", "assistant", _RESULT}), ("text",), harmless={"citations": ([],)}),
     "tool_use": _Kind(
-        _ASSISTANT, ("id", "name", "input"), ("partial_json",), harmless={"caller": ({"type": "direct"},), "toolset_name": ()}
+        _ASSISTANT,
+        ("id", "name", "input"),
+        ("partial_json",),
+        harmless={"caller": ({"type": "direct"},), "toolset_name": ()},
     ),
     "tool_result": _Kind(frozenset({"user"}), ("tool_use_id",), ("content", "is_error"), harmless={"toolset_name": ()}),
     "thinking": _Kind(_ASSISTANT, ("thinking",), ("signature",)),
