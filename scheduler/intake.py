@@ -24,6 +24,8 @@ from llamalane.scheduler.request import Request
 from llamalane.scheduler.spelling import Token, spell
 from llamalane.streams import ContextShift, Grammar, SamplingParameters, llama
 
+TOKENIZERS = 2
+"""So many long texts are tokenized at once: odd ones take long, and nothing can stop llama.cpp meanwhile."""
 LONG_TEXT = 4096
 """A text of more bytes is tokenized on a worker thread, so that the event loop does not stall."""
 
@@ -97,6 +99,7 @@ class Intake:
         self._clock = clock
         self._shift = shift
         self._grammars = model.grammars
+        self._tokenizers = anyio.CapacityLimiter(TOKENIZERS)
         self._compiler = anyio.CapacityLimiter(1)  # one that takes long holds up others like it, and nobody else
         self._orders = itertools.count(1) if orders is None else orders
 
@@ -237,7 +240,7 @@ class Intake:
         def tokenize() -> list[int]:
             return self._vocabulary.tokenize(text, add_special=add_special, parse_special=True)
 
-        tokens = tokenize() if size <= LONG_TEXT else await anyio.to_thread.run_sync(tokenize)
+        tokens = tokenize() if size <= LONG_TEXT else await anyio.to_thread.run_sync(tokenize, limiter=self._tokenizers)
         return self._vocabulary.with_one_bos(tokens)
 
     def _check_prompt(self, tokens: Sequence[int]) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import anyio
 import anyio.to_thread
 
 from llamalane.errors import InvalidRequestError, UnknownModelError
 from llamalane.scheduler.config import EngineConfig
-from llamalane.scheduler.intake import LONG_TEXT, ChatPrompt
+from llamalane.scheduler.intake import LONG_TEXT, TOKENIZERS, ChatPrompt
+from llamalane.streams import llama
 
 if TYPE_CHECKING:
     from llamalane.scheduler.assembly import Machinery
-    from llamalane.streams.llama import Model
+    from llamalane.streams.llama import Model, Vocabulary
+
+COUNTED = 8
+"""Texts are tokenized for their own sake that could have up to so many times as many tokens as a sequence can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class ServedModels:
 
     def __init__(self, config: EngineConfig, machinery: Machinery) -> None:
         self._entries: list[tuple[ServedModel, Model]] = []
+        self._tokenizers = anyio.CapacityLimiter(TOKENIZERS)
         generating = config.generating_model
         if generating is not None:
             info = _describe(machinery.model, machinery.pool.limit)
@@ -83,16 +90,22 @@ class ServedModels:
         return self._find(name)[0]
 
     async def tokenize(self, text: str | ChatPrompt, name: str | None, *, add_special_tokens: bool) -> list[int]:
-        """Return the tokens of a text or of a written chat, as the model of that name gets it, or the first one."""
-        vocabulary = self._find(name)[1].vocabulary
+        """Return the tokens of a text or of a written chat, as the model of that name gets it, or the first one.
+
+        Raises `UnknownModelError`, and `InvalidRequestError` for a text that is far longer than a sequence can be.
+        """
+        served, model = self._find(name)
+        vocabulary = model.vocabulary
         plain = text.text if isinstance(text, ChatPrompt) else text
+        if served.task == "generate":
+            _check_length(plain, vocabulary, COUNTED * served.info.limit)
         around = add_special_tokens and text is plain
 
         def work() -> list[int]:
             tokens = vocabulary.tokenize(plain, add_special=around, parse_special=True)
             return vocabulary.with_one_bos(tokens) if add_special_tokens else tokens
 
-        return work() if len(plain) <= LONG_TEXT else await anyio.to_thread.run_sync(work)
+        return work() if len(plain) <= LONG_TEXT else await anyio.to_thread.run_sync(work, limiter=self._tokenizers)
 
     async def detokenize(self, tokens: Sequence[int], name: str | None) -> str:
         """Return the text of tokens of the model of that name, or the first one; control tokens by their names."""
@@ -110,6 +123,16 @@ class ServedModels:
                 return served, model
         assert name is not None
         raise UnknownModelError(name, [known for served, _ in self._entries for known in served.names])
+
+
+def _check_length(text: str, vocabulary: Vocabulary, most: int) -> None:
+    """Raise `InvalidRequestError` for a text of more than `most` tokens, however it falls into these.
+
+    With some vocabularies llama.cpp takes four times as long for a word that is twice as long, and cannot be stopped.
+    """
+    fewest = math.ceil(len(llama.encode(text)) / vocabulary.longest_piece)
+    if fewest > most:
+        raise InvalidRequestError(f"a text of at least {fewest} tokens is not tokenized; at most {most} are")
 
 
 def _describe(model: Model, limit: int) -> ModelInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,3 +59,23 @@ def test_tokens_of_a_chat(http: httpx.Client) -> None:
     text = http.post("/detokenize", json={"tokens": told["tokens"]}).json()["prompt"]
     assert text.startswith("<s><|im_start|>user")
     assert text.count("<s>") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses/input_tokens", {"input": "x"}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/tokenize", {"prompt": "x"}),
+    ],
+)
+def test_a_text_that_would_keep_the_tokenizer_busy_for_hours_is_refused(
+    http: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    text = json.dumps(body).replace('"x"', f'"{"x" * 15_000_000}"')
+    answer = http.post(path, content=text)
+    assert answer.status_code == 400
+    assert "is not tokenized; at most" in answer.json()["error"]["message"]
+    longer = {**body, "prompt": "word " * 2000} if "prompt" in body else body
+    assert http.post(path, json=longer).status_code == 200, "longer than a sequence is not too long"
