@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import string
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -70,18 +71,24 @@ def _call(call: Call, abilities: TemplateAbilities, rename: Callable[[str], str]
 
 def _one_call_each(turns: Sequence[Turn]) -> list[Turn]:
     """Part turns with several calls, each call followed by its answer, for a template that takes no more at once."""
-    answers = {turn.answers: turn for turn in turns if turn.answers is not None}
+    answers: dict[str, deque[int]] = {}
+    for index, turn in enumerate(turns):
+        if turn.answers is not None:
+            answers.setdefault(turn.answers, deque()).append(index)
     parted: list[Turn] = []
-    moved: set[str | None] = set()
-    for turn in turns:
+    moved: set[int] = set()
+    for index, turn in enumerate(turns):
         if len(turn.calls) > 1:
             for number, call in enumerate(turn.calls):
                 words = turn if number == 0 else replace(turn, text="", reasoning=None)
                 parted.append(replace(words, calls=(call,)))
-                if call.id in answers:
-                    parted.append(answers[call.id])
-                    moved.add(call.id)
-        elif turn.answers is None or turn.answers not in moved:
+                later = answers.get(call.id, deque())
+                while later and later[0] < index:  # the id has been used before, for another call
+                    later.popleft()
+                if later:
+                    moved.add(later[0])
+                    parted.append(turns[later.popleft()])
+        elif index not in moved:
             parted.append(turn)
     return parted
 

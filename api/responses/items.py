@@ -122,6 +122,8 @@ def read_input(value: Any) -> list[Turn]:
             turns[-1] = _together(turns[-1], turn)
         else:
             turns.append(turn)
+    if not turns:
+        raise InvalidRequestError("input says nothing: all its items are thoughts that are empty", param="input")
     return turns
 
 

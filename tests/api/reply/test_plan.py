@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -98,6 +99,14 @@ def test_a_template_that_takes_one_call_at_a_time_gets_each_with_its_answer() ->
     places = [text.index(part) for part in ('"parameters": {"city"', '"Rain"', '"parameters": {}}', '"Noon"', "now?")]
     assert places == sorted(places)
     assert text.count('"Rain"') == 1
+
+
+def test_ids_of_calls_that_come_again_mean_the_newer_calls() -> None:
+    again = [replace(turn, text=turn.text.replace("Rain", "Snow").replace("Noon", "Dusk")) for turn in TWICE]
+    text = auto(templates.LLAMA, *TWICE, *again).prompt.text
+    places = [text.index(f'"{part}"') for part in ("Rain", "Noon", "Snow", "Dusk")]
+    assert places == sorted(places)
+    assert all(text.count(f'"{part}"') == 1 for part in ("Rain", "Noon", "Snow", "Dusk"))
 
 
 @pytest.mark.parametrize("source", [templates.MISTRAL, templates.MISTRAL_ARGS])

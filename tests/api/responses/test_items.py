@@ -86,6 +86,7 @@ def test_thoughts_that_are_empty_leave_no_turn() -> None:
         (5, ""),
         ({}, ""),
         ([], ""),
+        ([{"type": "reasoning", "summary": []}], ""),
         ([USER] * (MAX_ITEMS + 1), ""),
         (["hi"], "[0]"),
         ([None], "[0]"),
