@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 
 from llamalane.errors import RequestCancelledError
@@ -121,6 +122,7 @@ async def test_a_parked_request_can_be_cancelled(make_engine: MakeEngine) -> Non
             batch = await engine.submit("batch", sampling=greedy(200), priority="batch")
             await follower.wait_for(EventKind.STARTED, batch.id)
             urgent = await engine.submit("urgent", sampling=greedy(30), priority="interactive")
+            await anyio.wait_all_tasks_blocked()  # the lane has been told to park
             gate.let(2)  # the step under way, and the first of the urgent request, which tells of the parking
             await follower.wait_for(EventKind.PARKED, batch.id)
             batch.cancel()  # it waits for certain: the urgent request has yet to get most of its tokens
