@@ -192,6 +192,8 @@ class ScriptedEngine:
     chat_template: ChatTemplate = field(default_factory=plain_template)
     handles: list[ScriptedHandle] = field(default_factory=list)
     submissions: int = 0
+    taken: threading.Event = field(default_factory=threading.Event)
+    """Set when a request was taken, for whoever waits on another thread."""
     administered: list[tuple[str, ...]] = field(default_factory=list)
     """What was asked for by administrators: the method and its arguments."""
 
@@ -311,6 +313,7 @@ class ScriptedEngine:
             raise play.refusal
         handle = ScriptedHandle(play, prompt, options)
         self.handles.append(handle)
+        self.taken.set()
         self.submitted.set()
         return handle
 
