@@ -48,3 +48,10 @@ def check_effort(effort: str | None, field: str) -> None:
     """Raise `InvalidRequestError` if `field` asks for an effort that there is not."""
     if effort is not None and effort not in EFFORTS:
         raise InvalidRequestError(f"{field} must be one of {', '.join(EFFORTS)}; got {effort!r:.100}", param=field)
+
+
+async def tokens_of(engine: Engine, question: Question, model: str | None) -> list[int]:
+    """Return the tokens of the prompt that `question` makes; raises what `plan_for` and `Engine.check_model` raise."""
+    if model is not None:
+        engine.check_model(model)
+    return await engine.tokenize(plan_for(engine, question).prompt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -52,7 +53,7 @@ def make_router(service: Service) -> APIRouter:
     for path, pooled in POOLED.items():
         router.add_api_route(
             path,
-            _pooled(service, pooled),
+            _answering(service, pooled, PooledResponse),
             methods=["POST"],
             name=type(pooled).__name__,
             description=pooled.__doc__,
@@ -76,7 +77,7 @@ def make_router(service: Service) -> APIRouter:
 def _add_generation(router: APIRouter, service: Service, endpoint: Endpoint[Any], failures: Responses) -> None:
     router.add_api_route(
         endpoint.path,
-        _generation(service, endpoint),
+        _answering(service, endpoint, partial(GenerationAnswer, tracing=service.tracing)),
         methods=["POST"],
         name=type(endpoint).__name__,
         description=endpoint.__doc__,
@@ -86,28 +87,15 @@ def _add_generation(router: APIRouter, service: Service, endpoint: Endpoint[Any]
     )
 
 
-def _generation(service: Service, endpoint: Endpoint[Any]) -> Callable[[Request], Awaitable[Response]]:
-    async def generate(request: Request) -> Response:
+def _answering(
+    service: Service, endpoint: Endpoint[Any] | PooledEndpoint[Any], respond: Callable[..., Response]
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return what reads a body for `endpoint` and lets `respond` answer it."""
+
+    async def handle(request: Request) -> Response:
         engine = service.ready_engine()
         body = await read_body(engine, endpoint.body_type, await request.body())
-        return GenerationAnswer(
-            engine,
-            endpoint,
-            body,
-            caller=caller_of(request.scope),
-            api=service.api,
-            priority_header=request.headers.get(PRIORITY_HEADER),
-            tracing=service.tracing,
-        )
-
-    return generate
-
-
-def _pooled(service: Service, endpoint: PooledEndpoint[Any]) -> Callable[[Request], Awaitable[Response]]:
-    async def compute(request: Request) -> Response:
-        engine = service.ready_engine()
-        body = await read_body(engine, endpoint.body_type, await request.body())
-        return PooledResponse(
+        return respond(
             engine,
             endpoint,
             body,
@@ -116,7 +104,7 @@ def _pooled(service: Service, endpoint: PooledEndpoint[Any]) -> Callable[[Reques
             priority_header=request.headers.get(PRIORITY_HEADER),
         )
 
-    return compute
+    return handle
 
 
 def _add_model_routes(router: APIRouter, service: Service) -> None:

@@ -13,7 +13,7 @@ from llamalane.api.field_schemas import close
 from llamalane.api.messages import Message
 from llamalane.api.openapi import answer, errors, request_body
 from llamalane.api.pooled_schemas import Detokenized, Tokenized
-from llamalane.api.questions import plan_for
+from llamalane.api.questions import tokens_of
 from llamalane.api.reply import Question
 from llamalane.api.schemas import check_extra_fields
 from llamalane.api.service import Service
@@ -94,7 +94,4 @@ async def _tokens_of(engine: Engine, body: TokenizeBody) -> list[int]:
         assert body.prompt is not None
         add = body.add_special_tokens is not False
         return await engine.tokenize(body.prompt, model=body.model, add_special_tokens=add)
-    if body.model is not None:
-        engine.check_model(body.model)
-    question = Question([message.turn() for message in body.messages])
-    return await engine.tokenize(plan_for(engine, question).prompt)
+    return await tokens_of(engine, Question([message.turn() for message in body.messages]), body.model)

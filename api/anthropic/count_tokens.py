@@ -10,7 +10,7 @@ from llamalane.api.anthropic.answer_schemas import MessageErrorAnswer, PromptTok
 from llamalane.api.anthropic.bodies import CountTokensBody
 from llamalane.api.bodies import read_body
 from llamalane.api.openapi import answer, errors, request_body
-from llamalane.api.questions import plan_for
+from llamalane.api.questions import tokens_of
 from llamalane.api.service import Service
 
 
@@ -27,7 +27,4 @@ def add_counting_route(router: APIRouter, service: Service) -> None:
         """Return how many tokens the prompt has that a conversation makes, tools and system among them."""
         engine = service.ready_engine()
         body = await read_body(engine, CountTokensBody, await request.body())
-        if body.model is not None:
-            engine.check_model(body.model)
-        prompt = plan_for(engine, body.question).prompt
-        return JSONResponse({"input_tokens": len(await engine.tokenize(prompt))})
+        return JSONResponse({"input_tokens": len(await tokens_of(engine, body.question, body.model))})

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from llamalane.api.bodies import read_body
 from llamalane.api.errors import response_not_found
 from llamalane.api.openapi import answer, errors, request_body
-from llamalane.api.questions import plan_for
+from llamalane.api.questions import tokens_of
 from llamalane.api.responses.body import ResponsesBody
 from llamalane.api.responses.schemas import InputTokens
 from llamalane.api.service import Service
@@ -26,11 +26,8 @@ def add_response_routes(router: APIRouter, service: Service) -> None:
         """Count the tokens that a response's input would be, with its instructions and tools; nothing is generated."""
         engine = service.ready_engine()
         body = await read_body(engine, ResponsesBody, await request.body())
-        if body.model is not None:
-            engine.check_model(body.model)
         with body.client_names():
-            prompt = plan_for(engine, body.question).prompt
-        tokens = await engine.tokenize(prompt)
+            tokens = await tokens_of(engine, body.question, body.model)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
     @router.get("/v1/responses/{response_id}", include_in_schema=False)

@@ -7,14 +7,20 @@ import functools
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import hypercorn
 import hypercorn.trio
+import openai
 import uvicorn
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
+
+from llamalane.api import create_app
+from llamalane.api.config import ServerConfig
+from llamalane.scheduler import LaneConfig, ModelConfig, StreamsConfig
 
 
 @contextlib.contextmanager
@@ -42,6 +48,18 @@ def served(app: FastAPI, *, port: int = 0, patience: int = 5) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextlib.contextmanager
+def serving(model: Path) -> Iterator[openai.OpenAI]:
+    """OpenAI's client of a server that has `model`, called model, on a lane of four places, and has loaded it."""
+    config = ServerConfig(
+        models=[ModelConfig(path=model, name="model")], streams=StreamsConfig(lanes=[LaneConfig(places=4)])
+    )
+    with served(create_app(config)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        # While the model loads the answer is 503, which the client tries again.
+        client.with_options(max_retries=20).models.list()
+        yield client
 
 
 @contextlib.contextmanager

@@ -13,13 +13,11 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, Field
 
-from llamalane.api import create_app
 from llamalane.api.bodies import parse_body
-from llamalane.api.config import ServerConfig
 from llamalane.api.schemas import CompletionBody
 from llamalane.errors import InvalidRequestError
-from llamalane.scheduler import Grammar, LaneConfig, ModelConfig, StreamsConfig
-from tests.api.serving import served
+from llamalane.scheduler import Grammar
+from tests.api.serving import serving
 
 MESSAGES: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "Describe a person: the name, the age, and a colour that suits."}
@@ -34,19 +32,10 @@ class Person(BaseModel):
     colour: Literal["red", "green", "blue"]
 
 
-def client_of(model: Path) -> Iterator[openai.OpenAI]:
-    config = ServerConfig(
-        models=[ModelConfig(path=model, name="model")], streams=StreamsConfig(lanes=[LaneConfig(places=4)])
-    )
-    with served(create_app(config)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
-        # While the model loads the answer is 503, which the client tries again.
-        client.with_options(max_retries=20).models.list()
-        yield client
-
-
 @pytest.fixture(scope="module")
 def client(tiny_model: Path) -> Iterator[openai.OpenAI]:
-    yield from client_of(tiny_model)
+    with serving(tiny_model) as client:
+        yield client
 
 
 def test_random_numbers_parse_as_what_was_asked_for(client: openai.OpenAI) -> None:
@@ -192,7 +181,7 @@ def test_there_is_one_form_at_most() -> None:
 
 @pytest.mark.smollm2
 def test_smollm2_answers_as_a_person(smollm2: Path) -> None:
-    for client in client_of(smollm2):
+    with serving(smollm2) as client:
         answer = client.chat.completions.parse(
             model="model", messages=MESSAGES, response_format=Person, temperature=0, max_tokens=200
         )

@@ -18,20 +18,16 @@ from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenL
 from pydantic import BaseModel, ConfigDict, Field
 
 from llamalane.api import create_app
-from llamalane.api.config import ServerConfig
 from llamalane.api.reply import Reply, ToolFormat
 from llamalane.scheduler import (
     ChatPrompt,
     FinishReason,
-    LaneConfig,
-    ModelConfig,
     OutputToken,
-    StreamsConfig,
 )
 from tests.api.fake_engine import Play, ScriptedEngine, as_engine, sampling_of
 from tests.api.reply.recorded import CALLED, HERMES, NAMES
 from tests.api.reply.test_plan import NATIVE
-from tests.api.serving import served
+from tests.api.serving import served, serving
 from tests.models import chat_templates as templates
 from tests.models.chat_templates import template_of
 
@@ -265,17 +261,6 @@ def test_a_form_is_kept_to_after_the_thoughts() -> None:
     grammar = sampling_of(engine.handles[0]).grammar
     assert grammar is not None
     assert "to_close_thoughts" in grammar.text
-
-
-@contextlib.contextmanager
-def serving(model: Path) -> Iterator[openai.OpenAI]:
-    config = ServerConfig(
-        models=[ModelConfig(path=model, name="model")], streams=StreamsConfig(lanes=[LaneConfig(places=4)])
-    )
-    with served(create_app(config)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
-        # While the model loads the answer is 503, which the client tries again.
-        client.with_options(max_retries=20).models.list()
-        yield client
 
 
 @pytest.fixture(scope="module")

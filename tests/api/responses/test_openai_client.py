@@ -14,12 +14,11 @@ from openai.types.responses import ParsedResponse, ParsedResponseFunctionToolCal
 from pydantic import BaseModel, Field
 
 from llamalane.api import ApiConfig, create_app
-from llamalane.api.config import ServerConfig
 from llamalane.errors import QueueFullError
-from llamalane.scheduler import EventKind, LaneConfig, ModelConfig, StreamsConfig
+from llamalane.scheduler import EventKind
 from tests.api.fake_engine import Play, ScriptedEngine, as_engine
 from tests.api.responses.test_answers import THOUGHT, TWO_CALLS
-from tests.api.serving import SERVERS, served
+from tests.api.serving import SERVERS, served, serving
 from tests.api.test_servers import observing
 from tests.api.test_tools import FUNCTIONS, MODELS
 from tests.models import chat_templates as templates
@@ -37,17 +36,6 @@ class Person(BaseModel):
     name: Annotated[str, Field(max_length=20)]
     age: Annotated[int, Field(ge=0, le=120)]
     colour: Literal["red", "green", "blue"]
-
-
-@contextlib.contextmanager
-def serving(model: Path) -> Iterator[openai.OpenAI]:
-    config = ServerConfig(
-        models=[ModelConfig(path=model, name="model")], streams=StreamsConfig(lanes=[LaneConfig(places=4)])
-    )
-    with served(create_app(config)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
-        # While the model loads the answer is 503, which the client tries again.
-        client.with_options(max_retries=20).models.list()
-        yield client
 
 
 @pytest.fixture(scope="module")
