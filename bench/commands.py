@@ -77,6 +77,9 @@ def urgent(
 @app.command()
 def neighbour(
     model: Model = None,
+    llama_server: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="llama-server's executable.", show_default="that of xllamacpp")
+    ] = None,
     clients: Annotated[int, typer.Option(help="Clients in a closed loop.", metavar="N", min=1)] = 16,
     rounds: Annotated[int, typer.Option(help="How often each server is measured.", metavar="N", min=1)] = 4,
     seconds: Annotated[float, typer.Option(help="How long, without and with the busy process.", min=1)] = 12.0,
@@ -94,6 +97,7 @@ def neighbour(
         from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
     failed = runs.measure_beside_a_neighbour(
         setup=runs.setup(model, places, threads, kv_cells),
+        llama_server=llama_server,
         workload=runs.workload(words, tokens),
         clients=clients,
         rounds=rounds,
@@ -273,6 +277,52 @@ def floor(
         seed=seed,
     )
     measure(plan, json)
+
+
+@app.command()
+def steps(
+    model: Model = None,
+    sequences: Annotated[
+        list[int] | None,
+        typer.Option(help="So many at once; may be repeated.", metavar="N", min=1, max=256, show_default="1, 2, … 64"),
+    ] = None,
+    waiting: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="So many requests wait behind 16 sequences; may be repeated.",
+            metavar="N",
+            min=1,
+            show_default="1,000, 10,000, 100,000",
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="How often each is measured.", metavar="N", min=1)] = 3,
+    seconds: Annotated[float, typer.Option(help="How long each time.", min=1)] = 4.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds under load that go before.", min=0)] = 2.0,
+    threads: Threads = None,
+    json: JsonFile = None,
+    busy_ok: BusyOk = False,
+) -> None:
+    """Measure what a step costs beside llama.cpp's work, by sequences and by requests that wait."""
+    with needed_packages():
+        from llamalane.bench import runs  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench import step_costs as measuring  # noqa: PLC0415
+        from llamalane.bench.report import to_json  # noqa: PLC0415
+    setup = runs.setup(model, 1, threads, 256)
+    runs.quiet_machine(busy_ok)
+    situations = [measuring.Situation(count) for count in sequences or (1, 2, 4, 8, 16, 32, 64)]
+    situations += [measuring.Situation(measuring.BUSY, count) for count in waiting or (1_000, 10_000, 100_000)]
+    plan = measuring.StepPlan(
+        model=setup.model,
+        threads=setup.threads,
+        situations=tuple(situations),
+        rounds=rounds,
+        seconds=seconds,
+        warm_up=warm_up,
+    )
+    measured = anyio.run(measuring.measure_steps, plan, _tell)
+    print(measuring.steps_markdown(plan, measured))
+    if json is not None:
+        json.write_text(to_json(measured))
 
 
 @app.command()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import anyio
@@ -40,11 +41,6 @@ class Contestant(enum.Enum):
     """With the spin count that llamalane sets: the rest of the difference is something else's doing."""
 
     @property
-    def peer(self) -> Peer:
-        """Which program it is."""
-        return Peer.LLAMALANE if self is Contestant.LLAMALANE else Peer.XLLAMACPP
-
-    @property
     def environment(self) -> Mapping[str, str]:
         """What is set for it."""
         return {"GOMP_SPINCOUNT": SPIN_COUNT} if self is Contestant.BOUNDED else {}
@@ -56,6 +52,7 @@ class NeighbourPlan:
 
     Attributes:
         setup: the servers.
+        llama_server: its executable; None for the one of the wheel `xllamacpp`.
         workload: what each client asks for.
         clients: how many of them, in a closed loop.
         rounds: how often each server is measured.
@@ -64,11 +61,18 @@ class NeighbourPlan:
     """
 
     setup: Setup
+    llama_server: Path | None = None
     workload: Workload
     clients: int
     rounds: int
     seconds: float
     seed: int
+
+    def peer(self, contestant: Contestant) -> Peer:
+        """Return which program a server is."""
+        if contestant is Contestant.LLAMALANE:
+            return Peer.LLAMALANE
+        return Peer.XLLAMACPP if self.llama_server is None else Peer.LLAMA_SERVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +118,8 @@ def measure_neighbour(plan: NeighbourPlan, machine: Machine, tell: Callable[[str
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         if name in machine.settings:
             raise LlamalaneError(f"{name} is set, so that no server would have its defaults: unset it")
-    builds = {peer.value: build_of(peer) for peer in (Peer.LLAMALANE, Peer.XLLAMACPP)}
+    peers = {plan.peer(contestant) for contestant in Contestant}
+    builds = {peer.value: build_of(peer, plan.llama_server) for peer in sorted(peers, key=lambda peer: peer.value)}
     seeds = random.Random(plan.seed)
     rounds = []
     order = list(Contestant)
@@ -201,7 +206,8 @@ def _line(one: NeighbourRound) -> str:
 
 
 def _measure(plan: NeighbourPlan, contestant: Contestant, number: int, seed: int) -> NeighbourRound:
-    with serve(contestant.peer, plan.setup, contestant.environment) as server:
+    peer = plan.peer(contestant)
+    with serve(peer, plan.setup, contestant.environment, program=plan.llama_server) as server:
 
         async def load(load_seed: int) -> LoadSummary:
             loop = ClosedLoop(server.target(), plan.workload, clients=plan.clients, seed=load_seed)

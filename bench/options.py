@@ -12,6 +12,9 @@ import typer
 from llamalane.errors import LlamalaneError
 
 Model = Annotated[Path | None, typer.Argument(metavar="MODEL.gguf", help="The model.", show_default="SmolLM2")]
+LlamaServer = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Measure that executable of llama-server, too.", show_default=False)
+]
 Places = Annotated[int, typer.Option(help="How many sequences run at once.", metavar="N", min=1)]
 Threads = Annotated[int | None, typer.Option(help="llama.cpp's threads.", metavar="N", min=1, show_default="all cores")]
 KVCells = Annotated[int, typer.Option("--kv-cells", help="KV cells for all sequences together.", metavar="N", min=256)]

@@ -63,6 +63,7 @@ def measure_urgent_requests(
 def measure_beside_a_neighbour(
     *,
     setup: Setup,
+    llama_server: Path | None,
     workload: Workload,
     clients: int,
     rounds: int,
@@ -73,7 +74,13 @@ def measure_beside_a_neighbour(
 ) -> int:
     """Measure servers beside a busy process, print the table, and return how many requests failed."""
     plan = NeighbourPlan(
-        setup=setup, workload=workload, clients=clients, rounds=rounds, seconds=seconds, seed=chosen_seed(seed)
+        setup=setup,
+        llama_server=llama_server,
+        workload=workload,
+        clients=clients,
+        rounds=rounds,
+        seconds=seconds,
+        seed=chosen_seed(seed),
     )
     result = measure_neighbour(plan, quiet_machine(busy_ok), tell)
     print(neighbour_markdown(result))

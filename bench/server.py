@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 import httpx
@@ -40,16 +41,21 @@ class Server:
 
 @contextmanager
 def run_server(
-    arguments: Sequence[str], port: int, environment: Mapping[str, str] | None = None, *, health: str = "/health"
+    arguments: Sequence[str],
+    port: int,
+    environment: Mapping[str, str] | None = None,
+    *,
+    program: Path = Path(sys.executable),
+    health: str = "/health",
 ) -> Iterator[Server]:
-    """Run Python with `arguments`, which make it serve on `port`, while the context is open.
+    """Run `program`, Python, with `arguments`, which make it serve on `port`, while the context is open.
 
     `environment` is set for it beside this process's own. It is healthy when it answers the path `health` with 200.
     Raises `LlamalaneError`, with the end of the server's log, when it ends before it is healthy, or is not healthy
     after five minutes.
     """
     url = f"http://{HOST}:{port}"
-    command = [sys.executable, *arguments]
+    command = [str(program), *arguments]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,

@@ -14,13 +14,16 @@ _SETTLE_SECONDS = 0.5
 
 
 class EngineLoad:
-    """Closed-loop clients of `engine`, as many as it has places."""
+    """Closed-loop clients of `engine`, who ask at `priority`; None is its default."""
 
-    def __init__(self, engine: Engine, workload: Workload, *, clients: int, seed: int) -> None:
+    def __init__(
+        self, engine: Engine, workload: Workload, *, clients: int, seed: int, priority: int | None = None
+    ) -> None:
         self._engine = engine
         self._workload = workload
         self._clients = clients
         self._seed = seed
+        self._priority = priority
 
     async def run(self, seconds: float, warm_up: float, probes: Probes) -> Split:
         """Run for `warm_up` and then `seconds` seconds; returns what `probes` say of the latter."""
@@ -40,7 +43,8 @@ class EngineLoad:
             await self._read(question)
 
     async def _read(self, question: Question) -> None:
-        handle = await self._engine.submit(question.prompt, sampling=sampling_of(self._workload, question))
+        sampling = sampling_of(self._workload, question)
+        handle = await self._engine.submit(question.prompt, sampling=sampling, priority=self._priority)
         try:
             async for _ in handle:
                 pass

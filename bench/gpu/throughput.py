@@ -17,8 +17,6 @@ from llamalane.bench.server import HOST, Server, free_port, run_server
 from llamalane.bench.summary import LoadSummary
 from llamalane.bench.workload import Workload
 
-_EXECUTE = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
@@ -71,7 +69,7 @@ def _serve(name: str, setup: Setup, llama_server: Path) -> AbstractContextManage
         )
     layers = "0" if setup.device == "cpu" else "999"
     options = ["--host", HOST, "--port", str(port), "-np", str(setup.places), "-c", cells, "-ngl", layers]
-    return run_server(["-c", _EXECUTE, str(llama_server), "-m", str(setup.model), *options], port)
+    return run_server(["-m", str(setup.model), *options], port, program=llama_server)
 
 
 def throughput_markdown(rounds: Sequence[Round]) -> str:

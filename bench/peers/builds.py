@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from llamalane.bench.peers.kinds import Peer
 from llamalane.errors import LlamalaneError
@@ -18,13 +19,26 @@ _CODE = {
 }
 
 
-def build_of(peer: Peer) -> str:
-    """Return the features of the peer's llama.cpp; raises `LlamalaneError` when the peer is not installed."""
+def build_of(peer: Peer, program: Path | None = None) -> str:
+    """Return the features of the peer's llama.cpp, of llama-server the version and the compiler, which is all that
+    `program` tells; raises `LlamalaneError` when the peer is not installed.
+    """
+    if peer is Peer.LLAMA_SERVER:
+        return _told_by(program)
     answer = subprocess.run([sys.executable, "-c", _CODE[peer]], capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         problem = answer.stderr.strip().rpartition("\n")[2]
         raise LlamalaneError(f"{peer.value} cannot be measured: {problem}")
     return features(answer.stdout)
+
+
+def _told_by(program: Path | None) -> str:
+    try:
+        answer = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise LlamalaneError(f"{Peer.LLAMA_SERVER.value} cannot be measured: {error}") from error
+    lines = (answer.stdout + answer.stderr).splitlines()
+    return ", ".join(line for line in lines if line.startswith(("version", "built")))
 
 
 def features(system_info: str) -> str:

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from llamalane.bench.options import BusyOk, JsonFile, KVCells, Model, Places, Seed, Threads, needed_packages
+from llamalane.bench.options import (
+    BusyOk,
+    JsonFile,
+    KVCells,
+    LlamaServer,
+    Model,
+    Places,
+    Seed,
+    Threads,
+    needed_packages,
+)
 from llamalane.bench.peers.kinds import Arrivals, Peer, Traffic
 from llamalane.errors import ConfigError, LlamalaneError
 
@@ -21,6 +31,7 @@ def measure(
         list[Peer] | None,
         typer.Option(help="A server to measure; may be repeated. The first one is compared with the others."),
     ] = None,
+    llama_server: LlamaServer = None,
     examples_server: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="Measure that server.py of llama-cpp-python's examples/server, too."),
@@ -89,6 +100,7 @@ def measure(
         Wanted(
             setup=runs.setup(model, places, threads, kv_cells, queue=queue),
             peers=tuple(dict.fromkeys(peer or DEFAULT_PEERS)),
+            llama_server=llama_server,
             examples_server=examples_server,
             urls=parse_urls(url or []),
             traffic=workload,

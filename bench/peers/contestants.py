@@ -43,11 +43,11 @@ class Contestant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalServer:
-    """A server that is started for each measurement; `script` is the file of the examples' server."""
+    """A server that is started for each measurement; `program` is its file, if it is none of an installed package."""
 
     peer: Peer
     setup: Setup
-    script: Path | None = None
+    program: Path | None = None
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class LocalServer:
 
     def serve(self) -> AbstractContextManager[Server]:
         """Start it."""
-        return serve(self.peer, self.setup, script=self.script)
+        return serve(self.peer, self.setup, program=self.program)
 
     def target(self, server: Server) -> Target:
         """Return its endpoint; llama-cpp-python's server knows no `ignore_eos`, but `min_tokens`."""
@@ -69,7 +69,7 @@ class LocalServer:
 
     def build(self) -> str | None:
         """Return what its llama.cpp was built with; raises `LlamalaneError` when it is not installed."""
-        return build_of(self.peer)
+        return build_of(self.peer, self.program)
 
 
 @dataclass(frozen=True, slots=True)

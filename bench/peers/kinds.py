@@ -13,6 +13,8 @@ class Peer(enum.Enum):
     LLAMALANE = "llamalane"
     XLLAMACPP = "xllamacpp"
     """llama-server as a wheel from PyPI."""
+    LLAMA_SERVER = "llama-server"
+    """llama.cpp's own server, wherever it was built."""
     ONE_LOCK = "llama_cpp.server"
     """llama-cpp-python's own server: one sequence, behind one lock."""
     THREAD_POOL = "thread-pool"

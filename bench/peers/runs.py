@@ -25,6 +25,7 @@ class Wanted:
 
     setup: Setup
     peers: tuple[Peer, ...]
+    llama_server: Path | None
     examples_server: Path | None
     urls: Mapping[str, str]
     traffic: Traffic
@@ -80,15 +81,15 @@ def make_plan(wanted: Wanted) -> ComparisonPlan:
 
 
 def _contestants(wanted: Wanted) -> list[Contestant]:
-    script = wanted.examples_server
-    if script is not None and not script.is_file():
-        raise ConfigError(f"--examples-server: there is no file {script}")
-    if script is None and Peer.EXAMPLES_SERVER in wanted.peers:
-        raise ConfigError(f"{Peer.EXAMPLES_SERVER.value} needs --examples-server PATH")
-    peers = [*wanted.peers]
-    if script is not None and Peer.EXAMPLES_SERVER not in peers:
-        peers.append(Peer.EXAMPLES_SERVER)
-    local = [LocalServer(peer, wanted.setup, script) for peer in peers]
+    programs = {Peer.LLAMA_SERVER: wanted.llama_server, Peer.EXAMPLES_SERVER: wanted.examples_server}
+    for peer, program in programs.items():
+        option = f"--{peer.value}"
+        if program is not None and not program.is_file():
+            raise ConfigError(f"{option}: there is no file {program}")
+        if program is None and peer in wanted.peers:
+            raise ConfigError(f"{peer.value} needs {option} PATH")
+    peers = dict.fromkeys([*wanted.peers, *(peer for peer, program in programs.items() if program is not None)])
+    local = [LocalServer(peer, wanted.setup, programs.get(peer)) for peer in peers]
     return [*local, *(RemoteServer(name, url) for name, url in wanted.urls.items())]
 
 

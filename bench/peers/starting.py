@@ -18,25 +18,29 @@ Environment = Mapping[str, str] | None
 
 
 def serve(
-    peer: Peer, setup: Setup, environment: Environment = None, *, script: Path | None = None
+    peer: Peer, setup: Setup, environment: Environment = None, *, program: Path | None = None
 ) -> AbstractContextManager[Server]:
     """Return a context in which `peer` runs on a free port, with `environment` beside this process's own.
 
-    `script` is the file of the examples' server.
+    `program` is the executable of llama-server, or the file of the examples' server.
     """
     match peer:
         case Peer.LLAMALANE:
             return _serve_llamalane(setup, environment)
         case Peer.XLLAMACPP:
             return _serve_module("llamalane.bench.peers.xllamacpp_server", setup, environment)
+        case Peer.LLAMA_SERVER:
+            if program is None:
+                raise ConfigError(f"{peer.value} needs its executable")
+            return _serve_llama_server(setup, program, environment)
         case Peer.ONE_LOCK:
             return _serve_one_lock(setup, environment)
         case Peer.THREAD_POOL:
             return _serve_module("llamalane.bench.peers.thread_pool_server", setup, environment)
         case Peer.EXAMPLES_SERVER:
-            if script is None:
+            if program is None:
                 raise ConfigError(f"{peer.value} needs the file server.py of llama-cpp-python's examples/server")
-            return _serve_example(setup, script, environment)
+            return _serve_example(setup, program, environment)
 
 
 def serve_config(config: Path, environment: Environment = None) -> AbstractContextManager[Server]:
@@ -82,6 +86,21 @@ def _serve_module(module: str, setup: Setup, environment: Environment) -> Abstra
     port = free_port()
     numbers = map(str, (port, setup.places, setup.threads, setup.cells))
     return run_server(["-m", module, str(setup.model), *numbers], port, environment)
+
+
+def _serve_llama_server(setup: Setup, program: Path, environment: Environment) -> AbstractContextManager[Server]:
+    port = free_port()
+    options = {
+        "model": setup.model,
+        "host": HOST,
+        "port": port,
+        "parallel": setup.places,
+        "ctx-size": setup.cells,
+        "threads": setup.threads,
+        "threads-batch": setup.threads,
+    }
+    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    return run_server(arguments, port, environment, program=program)
 
 
 def _serve_one_lock(setup: Setup, environment: Environment) -> AbstractContextManager[Server]:

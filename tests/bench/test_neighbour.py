@@ -71,12 +71,18 @@ def test_servers_must_have_their_defaults(name: str) -> None:
         measure_neighbour(PLAN, machine, lambda _: None)
 
 
-def test_another_server_begins_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("executable", "other"), [(None, Peer.XLLAMACPP), (Path("/bin/llama-server"), Peer.LLAMA_SERVER)]
+)
+def test_another_server_begins_in_each_round(
+    monkeypatch: pytest.MonkeyPatch, executable: Path | None, other: Peer
+) -> None:
     started: list[tuple[Peer, Mapping[str, str]]] = []
 
     @contextmanager
-    def serve(peer: Peer, setup: Setup, environment: Mapping[str, str]) -> Iterator[Server]:
+    def serve(peer: Peer, setup: Setup, environment: Mapping[str, str], *, program: Path | None) -> Iterator[Server]:
         started.append((peer, environment))
+        assert program == executable
         raise LookupError
         yield
 
@@ -88,10 +94,12 @@ def test_another_server_begins_in_each_round(monkeypatch: pytest.MonkeyPatch) ->
     measured = neighbour._measure
     monkeypatch.setattr(neighbour, "serve", serve)
     monkeypatch.setattr(neighbour, "_measure", measure)
-    monkeypatch.setattr(neighbour, "build_of", lambda peer: peer.value)
-    result = measure_neighbour(PLAN, MACHINE, lambda _: None)
+    monkeypatch.setattr(neighbour, "build_of", lambda peer, program: peer.value)
+    plan = dataclasses.replace(PLAN, llama_server=executable)
+    result = measure_neighbour(plan, MACHINE, lambda _: None)
+    assert result.builds.keys() == {"llamalane", other.value}
     bounded = {"GOMP_SPINCOUNT": SPIN_COUNT}
-    first = [(Peer.LLAMALANE, {}), (Peer.XLLAMACPP, {}), (Peer.XLLAMACPP, bounded)]
+    first = [(Peer.LLAMALANE, {}), (other, {}), (other, bounded)]
     assert started == [*first, *first[1:], first[0]]
     assert {one.alone for one in result.rounds if one.round == 1}.isdisjoint(
         one.alone for one in result.rounds if one.round == 2

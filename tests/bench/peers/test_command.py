@@ -21,6 +21,7 @@ def plan(**options: object) -> ComparisonPlan:
     values: dict[str, object] = {
         "setup": SETUP,
         "peers": (Peer.LLAMALANE, Peer.XLLAMACPP),
+        "llama_server": None,
         "examples_server": None,
         "urls": {},
         "traffic": Traffic.FRESH,
@@ -48,8 +49,9 @@ def test_servers_are_those_that_were_named(tmp_path: Path) -> None:
     script.touch()
     urls = parse_urls(["vllm=http://127.0.0.1:8000/v1", "ollama=http://host:11434/"])
     assert urls == {"vllm": "http://127.0.0.1:8000", "ollama": "http://host:11434"}
-    names = [one.name for one in plan(peers=(Peer.THREAD_POOL,), examples_server=script, urls=urls).contestants]
-    assert names == ["thread-pool", "examples-server", "vllm", "ollama"]
+    programs = {"llama_server": script, "examples_server": script}
+    names = [one.name for one in plan(peers=(Peer.THREAD_POOL,), **programs, urls=urls).contestants]
+    assert names == ["thread-pool", "llama-server", "examples-server", "vllm", "ollama"]
 
 
 def test_loads_are_clients_or_rates() -> None:
@@ -88,9 +90,11 @@ def test_urls_that_make_no_sense_are_refused(text: str, why: str) -> None:
     [
         ({"examples_server": Path("missing.py")}, "there is no file missing.py"),
         ({"peers": (Peer.EXAMPLES_SERVER,)}, "needs --examples-server PATH"),
+        ({"llama_server": Path("missing")}, "--llama-server: there is no file missing"),
+        ({"peers": (Peer.LLAMA_SERVER,)}, "needs --llama-server PATH"),
     ],
 )
-def test_the_examples_server_has_to_be_there(options: dict[str, object], why: str) -> None:
+def test_servers_of_no_package_have_to_be_there(options: dict[str, object], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         plan(**options)
 

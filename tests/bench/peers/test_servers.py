@@ -18,7 +18,7 @@ from llamalane.bench.peers.plan import ComparisonPlan, Load
 from llamalane.bench.peers.starting import serve
 from llamalane.bench.peers.traffic import make_source
 from llamalane.bench.workload import Span, Workload
-from llamalane.errors import ConfigError
+from llamalane.errors import ConfigError, LlamalaneError
 
 SHORT = Workload(words=Span(2, 4), output_tokens=Span(4, 8))
 
@@ -68,9 +68,37 @@ def test_a_prompt_that_does_not_fit_is_told_by_the_thread_pool(tiny_model: Path)
     assert long.endswith("data: [DONE]\n\n")
 
 
-def test_the_examples_server_needs_its_file(tiny_model: Path) -> None:
-    with pytest.raises(ConfigError, match=r"needs the file server\.py"):
-        serve(Peer.EXAMPLES_SERVER, setup(tiny_model))
+@pytest.mark.parametrize(
+    ("peer", "what"),
+    [(Peer.EXAMPLES_SERVER, r"needs the file server\.py"), (Peer.LLAMA_SERVER, "llama-server needs its executable")],
+)
+def test_servers_of_no_package_need_their_file(tiny_model: Path, peer: Peer, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        serve(peer, setup(tiny_model))
+
+
+def executable(folder: Path, script: str) -> Path:
+    program = folder / "llama-server"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_llama_server_gets_what_all_have_in_common(tiny_model: Path, tmp_path: Path) -> None:
+    contestant = LocalServer(Peer.LLAMA_SERVER, setup(tiny_model), executable(tmp_path, 'echo "$@"; exit 3'))
+    common = f"--model {tiny_model} .* --parallel 2 --ctx-size 1024 --threads 1 --threads-batch 1"
+    with pytest.raises(LlamalaneError, match=rf"ended with code 3[\s\S]*{common}"), contestant.serve():
+        pass
+
+
+def test_llama_server_tells_its_version(tiny_model: Path, tmp_path: Path) -> None:
+    program = executable(tmp_path, 'echo "load: nothing"; echo "version: 7 (abc)" >&2; echo "built with GNU 12" >&2')
+    assert LocalServer(Peer.LLAMA_SERVER, setup(tiny_model), program).build() == "version: 7 (abc), built with GNU 12"
+
+
+def test_what_is_no_program_cannot_be_measured(tiny_model: Path) -> None:
+    with pytest.raises(LlamalaneError, match="llama-server cannot be measured"):
+        LocalServer(Peer.LLAMA_SERVER, setup(tiny_model), tiny_model).build()
 
 
 def plan_for(model: Path, contestants: tuple[Contestant, ...], **options: object) -> ComparisonPlan:
