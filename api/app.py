@@ -24,8 +24,7 @@ from llamalane.api.priority import PRIORITY_HEADER
 from llamalane.api.routes import make_router
 from llamalane.api.service import OnFailure, Service
 from llamalane.errors import LlamalaneError
-from llamalane.scheduler import Engine, EngineConfig
-from llamalane.scheduler.reload import Changes
+from llamalane.scheduler import Changes, Engine, EngineConfig
 
 
 def create_app(

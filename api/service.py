@@ -20,8 +20,8 @@ from llamalane.api.metrics import Metrics
 from llamalane.api.middleware import METRICS_PATH
 from llamalane.api.tracing import Tracing
 from llamalane.errors import EngineClosedError, LlamalaneError
-from llamalane.scheduler import Engine, EngineConfig, EngineState
-from llamalane.scheduler.reload import Changes, compare, engine_changes, merge
+from llamalane.scheduler import Changes, Engine, EngineConfig, EngineState
+from llamalane.scheduler.reload import compare, engine_changes, merge
 
 logger = logging.getLogger("llamalane.api")
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from llamalane.ids import LEAST_URGENT, MOST_URGENT
 from llamalane.kvcache import CellUse, Holding
 from llamalane.scheduler.blocking import BlockingEngine
 from llamalane.scheduler.blocking_handle import BlockingRequestHandle
-from llamalane.scheduler.config import (
-    EngineConfig,
-    KVConfig,
-    LaneConfig,
-    ModelConfig,
-    QueueConfig,
-    SchedulerConfig,
-    StreamsConfig,
-    TenantConfig,
-)
+from llamalane.scheduler.changes import Changes
 from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.embedding import EmbedOptions, Relevance
 from llamalane.scheduler.engine import Engine
@@ -32,7 +24,6 @@ from llamalane.scheduler.measurements import LevelStatistics, Measure
 from llamalane.scheduler.output import StopWhen
 from llamalane.scheduler.priority import PriorityLevels
 from llamalane.scheduler.recorder import FlightRecorder, StepRecord
-from llamalane.scheduler.reload import Changes
 from llamalane.scheduler.request import RequestState
 from llamalane.scheduler.request_view import Outcome, RequestView
 from llamalane.scheduler.result import EmbeddingResult, Result, Timings, Usage
@@ -52,10 +43,19 @@ from llamalane.streams import (
     GrammarPart,
     Parking,
     SamplingParameters,
-    llama,
 )
 
 if TYPE_CHECKING:
+    from llamalane.scheduler.config import (
+        EngineConfig,
+        KVConfig,
+        LaneConfig,
+        ModelConfig,
+        QueueConfig,
+        SchedulerConfig,
+        StreamsConfig,
+        TenantConfig,
+    )
     from llamalane.streams.llama import TEMPLATE_VARIABLES, ChatTemplate, TemplateAbilities
 
 __all__ = [
@@ -131,11 +131,23 @@ __all__ = [
     "Usage",
 ]
 
-_LATE = frozenset({"TEMPLATE_VARIABLES", "ChatTemplate", "TemplateAbilities"})
+_LATE = {
+    "EngineConfig": "llamalane.scheduler.config",
+    "KVConfig": "llamalane.scheduler.config",
+    "LaneConfig": "llamalane.scheduler.config",
+    "ModelConfig": "llamalane.scheduler.config",
+    "QueueConfig": "llamalane.scheduler.config",
+    "SchedulerConfig": "llamalane.scheduler.config",
+    "StreamsConfig": "llamalane.scheduler.config",
+    "TenantConfig": "llamalane.scheduler.config",
+    "TEMPLATE_VARIABLES": "llamalane.streams.llama",
+    "ChatTemplate": "llamalane.streams.llama",
+    "TemplateAbilities": "llamalane.streams.llama",
+}
+"""The homes of what is loaded when it is first used: it needs pydantic or llama.cpp."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs llama.cpp when it is first used."""
-    if name in _LATE:
-        return getattr(llama, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATE[name]), name)

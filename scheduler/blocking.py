@@ -14,7 +14,6 @@ import anyio
 from llamalane.clock import Clock
 from llamalane.errors import EngineClosedError
 from llamalane.scheduler.blocking_handle import BlockingRequestHandle
-from llamalane.scheduler.config import EngineConfig
 from llamalane.scheduler.engine import Engine
 from llamalane.scheduler.events import Observer
 from llamalane.scheduler.handle import RequestHandle
@@ -22,6 +21,7 @@ from llamalane.scheduler.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from llamalane.scheduler.assembly import OpenContext, OpenEmbeddingContext
+    from llamalane.scheduler.config import EngineConfig
 
 P = ParamSpec("P")
 T = TypeVar("T")

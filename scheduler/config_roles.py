@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from llamalane.errors import ConfigError
 from llamalane.kvcache import Layout
 from llamalane.kvcache.budget import RegionPlan
-from llamalane.scheduler.config import EngineConfig
+
+if TYPE_CHECKING:
+    from llamalane.scheduler.config import EngineConfig
 
 CANNOT_HAND_OVER = (
     "a lane's role is prefill, and sequences of this model cannot be saved on one lane and put back on another: set "

@@ -17,7 +17,7 @@ from llamalane.errors import (
     WrongTaskError,
 )
 from llamalane.ids import RequestId
-from llamalane.scheduler.config import EngineConfig
+from llamalane.scheduler.changes import Changes
 from llamalane.scheduler.embedding import Embeddings, EmbedOptions, Relevance
 from llamalane.scheduler.embedding_intake import Input, listed
 from llamalane.scheduler.engine_life import EngineLife
@@ -26,7 +26,6 @@ from llamalane.scheduler.handle import RequestHandle
 from llamalane.scheduler.intake import ChatPrompt, Prompt, SubmitOptions
 from llamalane.scheduler.live_view import LiveView
 from llamalane.scheduler.queue import Slot
-from llamalane.scheduler.reload import Changes, engine_changes, merge
 from llamalane.scheduler.request import Request
 from llamalane.scheduler.result import EmbeddingResult, Result
 from llamalane.scheduler.served_models import ModelInfo, ServedModel
@@ -36,6 +35,7 @@ from llamalane.scheduler.statistics import EngineStatistics, take_statistics
 from llamalane.streams import Grammar
 
 if TYPE_CHECKING:
+    from llamalane.scheduler.config import EngineConfig
     from llamalane.streams.llama import ChatTemplate
 
 
@@ -301,6 +301,8 @@ class Engine(EngineLife):
         waits or runs goes on. Raises `ConfigError`, and keeps all as it was, when the rest does not go together
         with the settings that stay.
         """
+        from llamalane.scheduler.reload import engine_changes, merge  # noqa: PLC0415  (pydantic, which a config needs)
+
         changes = engine_changes(self.config, config)
         settings = merge(self.config.scheduler, config.scheduler)
         self.config = self.config.model_copy(update={"scheduler": settings})

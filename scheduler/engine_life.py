@@ -16,7 +16,6 @@ from llamalane.clock import Clock, MonotonicClock
 from llamalane.errors import EngineClosedError
 from llamalane.ids import Level
 from llamalane.scheduler.archive import Archive
-from llamalane.scheduler.config import EngineConfig
 from llamalane.scheduler.embedding import Embeddings
 from llamalane.scheduler.events import Observer
 from llamalane.scheduler.intake import Intake
@@ -28,6 +27,7 @@ from llamalane.scheduler.statistics import EngineState
 
 if TYPE_CHECKING:
     from llamalane.scheduler.assembly import Machinery, OpenContext, OpenEmbeddingContext
+    from llamalane.scheduler.config import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)

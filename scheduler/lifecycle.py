@@ -19,7 +19,6 @@ from llamalane.errors import (
 )
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.admission import Choice
-from llamalane.scheduler.config import SchedulerConfig
 from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.deadlines import Deadlines
 from llamalane.scheduler.delivery import Ending
@@ -40,6 +39,7 @@ from llamalane.scheduler.waits import WaitPredictor
 from llamalane.streams import Copied, LaneFailed, Parked, Parking, PoolLane, RowOutput, StepReport, StreamPool
 
 if TYPE_CHECKING:
+    from llamalane.scheduler.config import SchedulerConfig
     from llamalane.streams.llama import Vector
 
 MAX_RESTARTS = 3

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from pydantic import BaseModel, ValidationError
 
 from llamalane.errors import ConfigError
+from llamalane.scheduler.changes import Changes
 from llamalane.scheduler.config import EngineConfig, SchedulerConfig
 
 RELOADABLE = frozenset({"level_targets", "other_tenants", "queue", "target_itl", "tenants"})
 """The settings under `scheduler` that a running engine can take over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a new configuration changes, as names such as `scheduler.target_itl`, without values.
-
-    Attributes:
-        applied: what holds from now on.
-        restart: what differs too, and holds only after a restart.
-    """
-
-    applied: tuple[str, ...] = ()
-    restart: tuple[str, ...] = ()
-
-    def __add__(self, other: Changes) -> Changes:
-        return Changes(self.applied + other.applied, self.restart + other.restart)
 
 
 def engine_changes(old: EngineConfig, new: EngineConfig) -> Changes:

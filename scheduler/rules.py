@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from llamalane.ids import Level
 from llamalane.scheduler.admission import AdmissionPolicy
 from llamalane.scheduler.archive import Archive
-from llamalane.scheduler.config import EngineConfig, SchedulerConfig, TenantConfig
 from llamalane.scheduler.config_roles import hands_over
 from llamalane.scheduler.displacement import DisplacementPolicy
 from llamalane.scheduler.fairness import Weights
@@ -20,6 +20,9 @@ from llamalane.scheduler.priority import LEVELS, Aging
 from llamalane.scheduler.queue import QueueBounds
 from llamalane.scheduler.stowage import Stowage
 from llamalane.streams import Parking
+
+if TYPE_CHECKING:
+    from llamalane.scheduler.config import EngineConfig, SchedulerConfig, TenantConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llamalane.clock import Clock
 from llamalane.errors import LlamalaneError
 from llamalane.ids import Level, RequestId
 from llamalane.scheduler.admission import Choice
-from llamalane.scheduler.config import SchedulerConfig
 from llamalane.scheduler.counters import Counters
 from llamalane.scheduler.doorbell import Doorbell
 from llamalane.scheduler.events import Event, EventKind, Observer
@@ -30,6 +30,9 @@ from llamalane.scheduler.room import RoomMaker
 from llamalane.scheduler.rules import Rules
 from llamalane.scheduler.standing import Standing, Standings
 from llamalane.streams import LaneFailed, LaneMessage, PoolLane, StepReport, StreamPool
+
+if TYPE_CHECKING:
+    from llamalane.scheduler.config import SchedulerConfig
 
 
 class Scheduler:

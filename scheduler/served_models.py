@@ -11,12 +11,12 @@ import anyio
 import anyio.to_thread
 
 from llamalane.errors import InvalidRequestError, UnknownModelError
-from llamalane.scheduler.config import EngineConfig
 from llamalane.scheduler.intake import LONG_TEXT, TOKENIZERS, ChatPrompt
 from llamalane.streams import llama
 
 if TYPE_CHECKING:
     from llamalane.scheduler.assembly import Machinery
+    from llamalane.scheduler.config import EngineConfig
     from llamalane.streams.llama import Model, Vocabulary
 
 COUNTED = 8

@@ -79,8 +79,9 @@ def loaded_by(statement: str) -> set[str]:
         ("from llamalane import SamplingParameters, Grammar", {"anyio"}),
         ("import llamalane.kvcache, llamalane.errors", set()),
         ("import llamalane.cli", set()),
-        ("from llamalane import Engine", CONFIGURATION),
-        ("from llamalane import BlockingEngine", CONFIGURATION),
+        ("from llamalane import Engine", {"anyio"}),
+        ("from llamalane import BlockingEngine", {"anyio"}),
+        ("from llamalane.scheduler import Engine, Changes, EngineStatistics", {"anyio"}),
         ("from llamalane import EngineConfig", CONFIGURATION),
         ("from llamalane.api import create_app", CONFIGURATION | {"fastapi", "prometheus_client", "starlette"}),
     ],
@@ -97,6 +98,11 @@ def test_an_import_of_the_engine_loads_nothing_that_computes() -> None:
     computing = {name for name in loaded if name.startswith(("llamalane.streams.llama.", "llamalane.streams.cuda"))}
     assert computing == {"llamalane.streams.llama.library"}
     assert loaded.isdisjoint({"llamalane.scheduler.assembly", "llamalane.streams.lane", "llamalane.api"})
+
+
+def test_an_import_of_the_engine_leaves_the_configuration_to_who_makes_one() -> None:
+    configuration = {name for name in loaded_by("from llamalane import Engine") if ".scheduler.config" in name}
+    assert configuration == {"llamalane.scheduler.config_roles"}  # which asks a configuration, whoever made it
 
 
 def test_an_import_of_the_package_loads_nothing_else_of_it() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from llamalane.errors import ConfigError, InvalidRequestError, QueueFullError, TenantLimitError
-from llamalane.scheduler import EngineConfig, LaneConfig, ModelConfig, SchedulerConfig, StreamsConfig
+from llamalane.scheduler import Changes, EngineConfig, LaneConfig, ModelConfig, SchedulerConfig, StreamsConfig
 from llamalane.scheduler.fairness import Fairness, Weights
 from llamalane.scheduler.limits import TenantLimit, TenantLimits
 from llamalane.scheduler.priority import LEVELS
-from llamalane.scheduler.reload import Changes, engine_changes, merge
+from llamalane.scheduler.reload import engine_changes, merge
 from tests.scheduler.harness import Start
 
 
