@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,15 +36,20 @@ class ImportCosts:
 def measure_imports(
     statements: Sequence[str] = STATEMENTS, *, rounds: int = 10, tell: Callable[[str], None] = lambda line: None
 ) -> list[ImportCosts]:
-    """Run each of `statements`, in turn, `rounds` times. Before that once, so that all bytecode is there."""
-    modules = {statement: int(_run(f"{statement}\n{_COUNT}")) for statement in statements}
+    """Run each of `statements`, in turn, `rounds` times.
+
+    Before that once, so that all bytecode is there, as it is of what was installed: in a folder for the measurement,
+    whether or not the environment lets Python write any.
+    """
     seconds: dict[str, list[float]] = {statement: [] for statement in statements}
-    for number in range(rounds):
-        tell(f"round {number + 1} of {rounds}")
-        for statement in statements:
-            start = time.perf_counter()
-            _run(statement)
-            seconds[statement].append(time.perf_counter() - start)
+    with tempfile.TemporaryDirectory() as bytecode:
+        modules = {statement: int(_run(f"{statement}\n{_COUNT}", bytecode)) for statement in statements}
+        for number in range(rounds):
+            tell(f"round {number + 1} of {rounds}")
+            for statement in statements:
+                start = time.perf_counter()
+                _run(statement, bytecode)
+                seconds[statement].append(time.perf_counter() - start)
     return [ImportCosts(each, _distribution(seconds[each]), modules[each]) for each in statements]
 
 
@@ -56,8 +63,10 @@ def imports_markdown(costs: Sequence[ImportCosts]) -> str:
     return "\n".join(lines)
 
 
-def _run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
+def _run(code: str, bytecode: str) -> str:
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def _distribution(seconds: list[float]) -> Distribution:

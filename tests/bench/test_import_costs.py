@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,15 @@ def test_every_import_is_measured_in_each_round() -> None:
 def test_an_import_that_fails_ends_the_measurement() -> None:
     with pytest.raises(subprocess.CalledProcessError):
         measure_imports(["import nothing_of_that_name"])
+
+
+def test_no_import_has_to_compile_what_it_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "loaded.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    count = "import os, loaded; assert os.path.exists(loaded.__cached__)"
+    measure_imports(["import loaded", count], rounds=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["loaded.py"]  # nor does a measurement leave anything
 
 
 def test_costs_are_told_in_milliseconds() -> None:
