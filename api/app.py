@@ -68,8 +68,8 @@ def create_app(
     for kind in (LlamalaneError, HTTPException):
         app.add_exception_handler(kind, handle_error)
     app.include_router(make_router(service))
+    describe(app)
     if service.api.docs:
-        describe(app)
         app.include_router(docs_router())
     # The last one added is the first to see a request.
     app.add_middleware(

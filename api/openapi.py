@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from llamalane.api.answer_schemas import ErrorAnswer
+from llamalane.api.late_schemas import SchemaWriter, answer_schema, body_schema
 from llamalane.api.middleware import OPEN_PATHS
 from llamalane.api.priority import PRIORITY_HEADER
 
@@ -53,7 +54,8 @@ Responses = dict[int | str, dict[str, Any]]
 
 def errors(*statuses: int, form: type[BaseModel] = ErrorAnswer) -> Responses:
     """Return how FastAPI is told which errors a route can answer with, and the form that they have."""
-    return {status: {"model": form, "description": _MEANINGS[status]} for status in statuses}
+    content = {"application/json": {"schema": answer_schema(form)}}
+    return {status: {"description": _MEANINGS[status], "content": content} for status in statuses}
 
 
 ANY_ROUTE = errors(401, 431, 500)
@@ -75,10 +77,10 @@ def content(description: str, schema: Mapping[str, Any], media_type: str) -> Res
 
 def answer(model: type[BaseModel], description: str, *, stream: type[BaseModel] | None = None) -> Responses:
     """Return how FastAPI is told of a route's answer, and of the events that come instead as a `stream`."""
-    response: dict[str, Any] = {"model": model, "description": description}
+    content = {"application/json": {"schema": answer_schema(model)}}
     if stream is not None:
-        response["content"] = {"text/event-stream": {"schema": body_schema(stream)}}
-    return {200: response}
+        content["text/event-stream"] = {"schema": body_schema(stream)}
+    return {200: {"description": description, "content": content}}
 
 
 def request_body(
@@ -101,11 +103,6 @@ def prioritized_request(model: type[BaseModel]) -> dict[str, Any]:
     return {**request_body(model), "parameters": [{**header, "schema": {"type": "string"}}]}
 
 
-def body_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON schema of a body; those that it refers to stand in its `$defs` until `describe` moves them."""
-    return model.model_json_schema(ref_template="#/components/schemas/{model}")
-
-
 def describe(app: FastAPI) -> None:
     """Let the description of `app` be complete: with the schemas of bodies, and the ways in which a key is shown."""
     plain = app.openapi
@@ -114,7 +111,7 @@ def describe(app: FastAPI) -> None:
         schema = plain()
         components = schema.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
-        _hoist(schema["paths"], schemas)
+        SchemaWriter(schemas).write(schema["paths"])
         for path, operations in schema["paths"].items():
             for operation in operations.values():
                 operation["responses"].pop("422", None)  # FastAPI's own, of which no route makes use
@@ -157,16 +154,3 @@ def docs_router() -> APIRouter:
         return Response(data, media_type=_ASSETS[name], headers={"Cache-Control": "max-age=86400"})
 
     return router
-
-
-def _hoist(part: Any, schemas: dict[str, Any]) -> None:
-    """Move every `$defs` in a part of the description to where its references look for it."""
-    if isinstance(part, dict):
-        for name, schema in part.pop("$defs", {}).items():
-            if schemas.setdefault(name, schema) != schema:
-                raise RuntimeError(f"two schemas are called {name}")
-        for value in part.values():
-            _hoist(value, schemas)
-    elif isinstance(part, list):
-        for value in part:
-            _hoist(value, schemas)

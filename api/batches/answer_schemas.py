@@ -66,7 +66,7 @@ class ItemCounts(BaseModel):
     failed: int
 
 
-class InputTokens(BaseModel):
+class BatchInputTokens(BaseModel):
     """How many of the prompts' tokens need not be computed."""
 
     cached_tokens: int
@@ -82,7 +82,7 @@ class BatchUsage(BaseModel):
     """The tokens of all items that were answered."""
 
     input_tokens: int
-    input_tokens_details: InputTokens
+    input_tokens_details: BatchInputTokens
     output_tokens: int
     output_tokens_details: OutputTokens
     total_tokens: int

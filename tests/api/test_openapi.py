@@ -40,8 +40,9 @@ def operations(schema: Mapping[str, Any]) -> Iterator[Operation]:
 OPERATIONS = list(operations(description()))
 
 
-def test_the_description_is_valid_and_every_reference_leads_somewhere() -> None:
-    schema = description()
+@pytest.mark.parametrize("docs", [True, False], ids=["served", "not served"])
+def test_the_description_is_valid_and_every_reference_leads_somewhere(docs: bool) -> None:
+    schema = description(docs=docs)
     validate(schema)
     references = set(re.findall(r"'\$ref': '([^']*)'", str(schema)))
     assert references
