@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import anyio
 import typer
 
+from llamalane.bench.candidates import Candidate
 from llamalane.bench.options import (
     BusyOk,
     JsonFile,
@@ -410,6 +411,33 @@ def sampling(
     print(measuring.sampling_markdown(costs))
     if json is not None:
         json.write_text(to_json(costs))
+
+
+@app.command()
+def candidates(
+    model: Model = None,
+    only: Annotated[
+        list[Candidate] | None,
+        typer.Option("--only", help="May be repeated.", show_default="all"),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="How often everything is measured.", metavar="N", min=1)] = 5,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            help="Another interpreter, for free-threading: one that has NumPy, anyio, llama-cpp-python and llamalane.",
+            metavar="PATH",
+        ),
+    ] = None,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Chooses prompts, tokens and orders.", metavar="N", min=0)] = 1,
+    json: JsonFile = None,
+    busy_ok: BusyOk = False,
+) -> None:
+    """Measure what might make llamalane quicker, each candidate in turn with what is done now."""
+    with needed_packages():
+        from llamalane.bench.candidates import command  # noqa: PLC0415  (loads what only a measurement needs)
+    plan = command.plan_for(model, threads=threads, rounds=rounds, seed=seed, python=python)
+    command.measure(plan, command.chosen_candidates(only, python), json, busy_ok=busy_ok)
 
 
 @app.command()
