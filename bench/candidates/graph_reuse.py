@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -24,13 +25,14 @@ def compare_places(plan: CandidatesPlan) -> Iterator[Comparison]:
     parts = context_options(ROWS, plan.threads, partitioned=True)
     generator = random.Random(plan.seed)
     most = range(ROWS - 1)
+    absent = itertools.cycle(range(ROWS))
 
     def shuffled() -> Sequence[int]:
         return generator.sample(range(ROWS), ROWS)
 
     def without_one() -> Sequence[int]:
-        absent = generator.randrange(ROWS)
-        return [sequence for sequence in range(ROWS) if sequence != absent]
+        out = next(absent)
+        return [sequence for sequence in range(ROWS) if sequence != out]
 
     with Model(ModelOptions(path=plan.model)) as model:
 

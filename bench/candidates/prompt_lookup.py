@@ -35,7 +35,7 @@ QUESTIONS = (
 
 
 @dataclass(slots=True, eq=False)
-class _Output:
+class Output:
     """A sequence that goes on from its prompt, and its prompt's cells."""
 
     sequence: SequenceId
@@ -66,27 +66,32 @@ class Speculation:
             ),
         )
         self._batch = Batch(CELLS)
-        self._outputs = [self._begin(SequenceId(number), prompt) for number, prompt in enumerate(prompts)]
+        self._outputs = [self._compute(SequenceId(number), prompt) for number, prompt in enumerate(prompts)]
         self.drafted = self.accepted = 0
 
     def close(self) -> None:
         """Free the context."""
         self._context.close()
 
-    def run(self, count: int, tokens: int, *, drafts: bool) -> float:
-        """Return the tokens a second of `count` sequences that have `tokens` in the mean; nothing else is held."""
+    def begin(self, count: int) -> list[Output]:
+        """Let the context hold the prompts of `count` outputs, which begin, and nothing else."""
         self._context.clear()
         outputs = self._outputs[:count]
         for output in outputs:
             self._context.restore(output.sequence, output.cells)
             output.lookup = PromptLookup(output.prompt)
+        return outputs
+
+    def run(self, count: int, tokens: int, *, drafts: bool) -> float:
+        """Return the tokens a second of `count` sequences, until they have `tokens` in the mean."""
+        outputs = self.begin(count)
         done = 0
         begin = time.perf_counter()
         while done < count * tokens:
             done += sum(len(found) for found in self.step(outputs, drafts=drafts))
         return done / (time.perf_counter() - begin)
 
-    def step(self, outputs: Sequence[_Output], *, drafts: bool) -> list[list[int]]:
+    def step(self, outputs: Sequence[Output], *, drafts: bool) -> list[list[int]]:
         """Compute one step, and return what each output got; one that is whole begins again."""
         drafted = [output.lookup.draft() if drafts else [] for output in outputs]
         self._batch.clear()
@@ -101,7 +106,7 @@ class Speculation:
             found.append(self._take(output, draft, chosen))
         return found
 
-    def _take(self, output: _Output, draft: list[int], chosen: list[int]) -> list[int]:
+    def _take(self, output: Output, draft: list[int], chosen: list[int]) -> list[int]:
         right = next((place for place, token in enumerate(draft) if token != chosen[place]), len(draft))
         output.lookup.extend(chosen[: right + 1])
         self.drafted += len(draft)
@@ -113,14 +118,14 @@ class Speculation:
             self._context.remove(output.sequence, len(output.lookup.tokens) - 1)
         return chosen[: right + 1]
 
-    def _begin(self, sequence: SequenceId, prompt: Sequence[int]) -> _Output:
+    def _compute(self, sequence: SequenceId, prompt: Sequence[int]) -> Output:
         """Compute all of a prompt but its last token, and take the cells out again."""
         self._batch.clear()
         self._batch.add(sequence, prompt[:-1], 0, output=False)
         self._context.decode(self._batch)
         cells = self._context.save(sequence)
         self._context.clear()
-        return _Output(sequence, prompt, cells, PromptLookup(prompt))
+        return Output(sequence, prompt, cells, PromptLookup(prompt))
 
 
 def compare_lookups(plan: CandidatesPlan, counts: Sequence[int] = COUNTS) -> Iterator[Comparison]:
