@@ -25,14 +25,10 @@ def compare_places(plan: CandidatesPlan) -> Iterator[Comparison]:
     parts = context_options(ROWS, plan.threads, partitioned=True)
     generator = random.Random(plan.seed)
     most = range(ROWS - 1)
-    absent = itertools.cycle(range(ROWS))
+    either = itertools.cycle([range(1, ROWS), most])
 
     def shuffled() -> Sequence[int]:
         return generator.sample(range(ROWS), ROWS)
-
-    def without_one() -> Sequence[int]:
-        out = next(absent)
-        return [sequence for sequence in range(ROWS) if sequence != out]
 
     with Model(ModelOptions(path=plan.model)) as model:
 
@@ -41,8 +37,8 @@ def compare_places(plan: CandidatesPlan) -> Iterator[Comparison]:
                 return _take_turns(situation, plan, (rows, lambda: now), (rows, other))
 
         yield compare("shared cells, another order", shared, range(ROWS), shuffled)
-        yield compare("shared cells, another row sits out", shared, most, without_one)
-        yield compare("a part for each, another row sits out", parts, most, without_one)
+        yield compare("shared cells, the first or the last sits out", shared, most, lambda: next(either))
+        yield compare("a part for each, the first or the last sits out", parts, most, lambda: next(either))
         yield _compare_without_reuse(model, plan, shared)
 
 

@@ -12,7 +12,7 @@ import pytest
 from llamalane.bench.candidates import Candidate
 from llamalane.bench.candidates.command import chosen_candidates, measure_candidates
 from llamalane.bench.candidates.comparison import CandidatesPlan, Comparison, take_turns
-from llamalane.bench.candidates.decoding import ROWS, STEPS, context_options, decoding_rows
+from llamalane.bench.candidates.decoding import ROWS, STEPS, DecodingRows, context_options, decoding_rows
 from llamalane.bench.candidates.event_loop_process import compare_processes
 from llamalane.bench.candidates.experiments import EXPERIMENTS
 from llamalane.bench.candidates.free_threading import compare_interpreters
@@ -23,6 +23,7 @@ from llamalane.bench.candidates.prompt_lookup import compare_lookups
 from llamalane.bench.candidates.row_order import compare_row_orders
 from llamalane.bench.candidates.threads_sampling import CHAINS, compare_threads
 from llamalane.errors import ConfigError, LlamalaneError
+from llamalane.ids import SequenceId
 from llamalane.streams.llama import Model, ModelOptions
 
 
@@ -36,6 +37,10 @@ def check(comparisons: Sequence[Comparison], count: int, rounds: int = 1) -> Non
     for one in comparisons:
         assert len(one.now) == len(one.other) == rounds
         assert min(*one.now, *one.other) > 0
+
+
+def lengths(rows: DecodingRows) -> list[int]:
+    return [rows.context.length(SequenceId(sequence)) for sequence in rows.sequences]
 
 
 def test_every_candidate_has_its_experiment() -> None:
@@ -63,11 +68,11 @@ def test_what_steps_compute_is_taken_back(tiny_model: Path, partitioned: bool) -
     ):
         rows.step([2, 0], chunk=5, chunk_of=1)
         rows.step([2])
-        assert [rows.context.length(sequence) for sequence in (0, 1, 2)] == [21, 25, 22]
+        assert lengths(rows) == [21, 25, 22]
         rows.rewind()
-        assert [rows.context.length(sequence) for sequence in (0, 1, 2)] == [20, 20, 20]
+        assert lengths(rows) == [20, 20, 20]
         rows.grow(30)
-        assert [rows.context.length(sequence) for sequence in (0, 1, 2)] == [30, 30, 30]
+        assert lengths(rows) == [30, 30, 30]
 
 
 def test_sampling_is_measured_for_each_chain_vocabulary_and_number_of_rows(plan: CandidatesPlan) -> None:
@@ -75,7 +80,7 @@ def test_sampling_is_measured_for_each_chain_vocabulary_and_number_of_rows(plan:
 
 
 def test_orders_of_rows_are_measured_in_both_layouts(plan: CandidatesPlan) -> None:
-    check(list(compare_row_orders(plan)), count=2)
+    check(list(compare_row_orders(plan)), count=6)
 
 
 def test_it_is_told_how_often_graphs_were_used_again(plan: CandidatesPlan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +149,6 @@ def test_each_situation_is_told_as_soon_as_it_was_measured(plan: CandidatesPlan)
     told: list[str] = []
     (findings,) = measure_candidates(plan, {Candidate.ROW_ORDER: EXPERIMENTS[Candidate.ROW_ORDER]}, told.append)
     assert findings.candidate is Candidate.ROW_ORDER
-    assert len(told) == len(findings.comparisons) == 2
-    assert told[0].startswith("row-order, a part of the cells for each sequence: ")
+    assert len(told) == len(findings.comparisons) == 6
+    assert told[0].startswith("row-order, a part for each, shuffled: ")
     assert ROWS == 8, "docs/performance.md tells of so many"

@@ -65,7 +65,7 @@ def test_the_command_measures_what_is_asked_for(
     assert run("bench", "candidates", str(tiny_model), *options) == 0
     told = capsys.readouterr()
     assert told.out.count("\n## ") == 1
-    assert "row-order, cells shared by all: " in told.err
+    assert "row-order, shared cells, every second of 8: " in told.err
     assert json.loads(file.read_text())["plan"]["rounds"] == 1
 
 
