@@ -291,7 +291,10 @@ class Roster:
 
     def _give_back(self, request: Request, kept: Sequence[int]) -> None:
         assert request.lease is not None
-        self.stowage.carry_out(self.ledger(request), request.lease.release(kept))
+        ledger = self.ledger(request)
+        if kept:
+            self.stowage.note_kept(ledger, request.lease.sequence, request.level)
+        self.stowage.carry_out(ledger, request.lease.release(kept))
         request.lease = None
         self._count(request, -1)
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from llamalane.ids import SequenceId
+from llamalane.ids import MOST_URGENT, Level, SequenceId
 from llamalane.kvcache import DiskStatistics, EntryId, Evicted, HostStatistics, Merged, Moved
 from llamalane.scheduler.archive import Archive
+from llamalane.scheduler.comebacks import Comebacks
 from llamalane.scheduler.ledger import LaneLedger
 from llamalane.scheduler.parking import ParkingCosts
 from llamalane.scheduler.request import Request
@@ -22,7 +23,7 @@ LEAST_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class _Ticket:
-    """A sequence that a lane is to save, or to put back: `entry`, which saves `gain` tokens."""
+    """A sequence that a lane is to save, of a request of `level`, or to put back: `entry`, which saves `gain` tokens."""
 
     lane: str
     sequence: SequenceId
@@ -31,6 +32,7 @@ class _Ticket:
     whole: bool
     gain: int = 0
     entry: EntryId | None = None
+    level: Level = MOST_URGENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,9 @@ class Stowage:
         self._least_tokens = least_tokens
         self._host = costs.store
         self._archive = archive
+        self._comebacks = Comebacks()
+        self._levels: dict[tuple[str, SequenceId], Level] = {}
+        """Whose level's prompt a lane's sequence keeps."""
         self._numbers = itertools.count(1)
         self._tickets: dict[int, _Ticket] = {}
         self.restored_tokens = 0
@@ -79,6 +84,10 @@ class Stowage:
         """Whether no lane is saving anything."""
         return not self._tickets
 
+    def note_kept(self, ledger: LaneLedger, sequence: SequenceId, level: Level) -> None:
+        """Take note that a sequence is about to keep what a request of that level leaves."""
+        self._levels[ledger.lane.name, sequence] = level
+
     def carry_out(self, ledger: LaneLedger, changes: Sequence[object]) -> None:
         """Tell a lane what its region asks of it; what is given up is saved before, if it is worth it."""
         for change in changes:
@@ -88,6 +97,7 @@ class Stowage:
                     ledger.edit(Trim(sequence, keep) if ticket is None else Stow(ticket, sequence, keep))
                 case Moved(sequence, to):
                     ledger.edit(Move(sequence, to))
+                    self._note_moved(ledger, sequence, to)
                 case Merged(sequence, source, start, end):
                     ledger.edit(Merge(sequence, source, start, end))
                 case _:
@@ -111,11 +121,13 @@ class Stowage:
             return
         if found.entry is not None:
             self._host.touch(found.entry)
+        self._comebacks.note_return(request.level)
         kept = tokens[: found.usable]
         place = region.take(kept, found.length, request.scope, restored=True)
         self.carry_out(ledger, place.changes)
         ticket = self._new_ticket(ledger, place.sequence, request.scope, kept, gain, found.entry)
         ledger.edit(Restore(ticket, place.sequence, found.read, found.usable))
+        self.note_kept(ledger, place.sequence, request.level)
         self.carry_out(ledger, region.give_back(place.sequence, kept))
 
     def note_stowed(self, stowed: Stowed) -> None:
@@ -124,6 +136,7 @@ class Stowage:
         if ticket is None or stowed.saved is None:
             return
         self.stowed_bytes += len(stowed.saved.data)
+        self._comebacks.note_saved(ticket.level)
         self._costs.observe_saving(len(stowed.saved.data), stowed.saved.length, stowed.seconds)
         self._host.put(ticket.scope, ticket.tokens, stowed.saved.data, whole=ticket.whole)
         if self._archive is not None:
@@ -145,6 +158,7 @@ class Stowage:
     def forget_lane(self, lane: str) -> None:
         """Expect nothing any more of a lane that lost its context."""
         self._tickets = {number: ticket for number, ticket in self._tickets.items() if ticket.lane != lane}
+        self._levels = {place: level for place, level in self._levels.items() if place[0] != lane}
 
     def stow_all(self, ledger: LaneLedger) -> None:
         """Save all that a lane keeps for nobody in particular, if it is worth it, and remove it."""
@@ -153,11 +167,16 @@ class Stowage:
     def _ticket_for(self, ledger: LaneLedger, sequence: SequenceId, scope: str, tokens: Sequence[int]) -> int | None:
         scope = _state_scope(ledger.lane, scope)
         size = self._costs.size(len(tokens))
-        if len(tokens) < self._least_tokens or not self._pays(len(tokens), len(tokens), ledger):
+        if len(tokens) < self._least_tokens:
             return None
         if not self._host.wants(scope, tokens, size, whole=not ledger.lane.region.can_roll_back):
             return None
-        return self._new_ticket(ledger, sequence, scope, tokens)
+        level = self._levels.get((ledger.lane.name, sequence), MOST_URGENT)
+        saving = restoring = self._costs.swap_seconds(len(tokens)) / 2
+        gain = self._costs.compute_seconds(len(tokens), ledger.model.token_seconds) - restoring
+        if not self._comebacks.worth(level, saving, gain):
+            return None
+        return self._new_ticket(ledger, sequence, scope, tokens, level=level)
 
     def _new_ticket(
         self,
@@ -167,9 +186,10 @@ class Stowage:
         tokens: Sequence[int],
         gain: int = 0,
         entry: EntryId | None = None,
+        level: Level = MOST_URGENT,
     ) -> int:
         number, whole = next(self._numbers), not ledger.lane.region.can_roll_back
-        self._tickets[number] = _Ticket(ledger.lane.name, sequence, scope, tokens, whole, gain, entry)
+        self._tickets[number] = _Ticket(ledger.lane.name, sequence, scope, tokens, whole, gain, entry, level)
         return number
 
     def _find(self, lane: PoolLane, tenant: str, tokens: Sequence[int]) -> _Found | None:
@@ -184,6 +204,11 @@ class Stowage:
             return None
         data = cast(bytearray, stored.data)  # nothing else is put there
         return _Found(lambda: data, stored.length, stored.usable, stored.entry)
+
+    def _note_moved(self, ledger: LaneLedger, sequence: SequenceId, to: SequenceId) -> None:
+        level = self._levels.pop((ledger.lane.name, sequence), None)
+        if level is not None:
+            self._levels[ledger.lane.name, to] = level
 
     def _pays(self, length: int, gain: int, ledger: LaneLedger) -> bool:
         return self._costs.swap_seconds(length) < self._costs.compute_seconds(gain, ledger.model.token_seconds)
