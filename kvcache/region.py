@@ -64,10 +64,14 @@ class Region(PlannedRegion):
     `can_roll_back` tells whether the model can drop the end of a sequence; if not, only a request that continues a
     kept sequence exactly can use it. Where it can, and sequences have parts of their own, a prompt's beginning is
     copied from another sequence if that gives at least `least_copy` tokens more than a place keeps by itself.
+
+    Of sequences with parts of their own, llama.cpp computes those in one pass that follow one another. If `compact`,
+    places beside such as run are taken before others, whatever they keep: there should be host memory for that.
     """
 
     can_roll_back: bool = True
     least_copy: int = LEAST_COPY
+    compact: bool = True
     _holders: list[_Holder] = field(init=False)
     _used: int = field(init=False, default=0)
     _counter: int = field(init=False, default=0)
@@ -286,18 +290,46 @@ class Region(PlannedRegion):
         self, free: Sequence[_Holder], tokens: Sequence[int], cells: int, scope: str
     ) -> tuple[_Holder, int, Source | None]:
         """Return which of the `free` sequences to take, how many of `tokens` it keeps, and where to copy more from."""
-        holder = max(free, key=lambda holder: (self._continued(holder, tokens, scope), not holder.kept, -holder.freed))
+        holder = max(
+            free, key=lambda place: (self._continued(place, tokens, scope), *self._merits(place, not place.kept))
+        )
         cached = self._match(holder, tokens, scope)
         if cached > cells:  # what is reserved must hold them
             cached = cells if self.can_roll_back else 0
         share = self._source(tokens, scope, but=holder)
         if share is None or min(share.length, cells) < cached + self.least_copy:
+            share = self._away_from(holder, cached, free)
+        if share is None:
             return holder, cached, None
         # A copy replaces all that a place keeps: one is taken that loses nothing by it, or was free longest. No other's
         # cells are given up for it, not the source's either: each has a part of its own.
         places = [place for place in free if place.sequence != share.sequence]
-        holder = max(places, key=lambda place: (len(place.kept) == self._match(place, tokens, scope), -place.freed))
+        holder = max(
+            places, key=lambda place: self._merits(place, len(place.kept) == self._match(place, tokens, scope))
+        )
         return holder, 0, Source(share.sequence, min(share.length, cells))
+
+    def _away_from(self, holder: _Holder, cached: int, free: Sequence[_Holder]) -> Source | None:
+        """Return what is to be copied from a place that lies apart from all that run, to one that does not.
+
+        None when it does not lie so, or it is not worth it.
+        """
+        if not (self.compact and self.partitioned and self.can_roll_back) or cached < self.least_copy:
+            return None
+        beside = any(map(self._neighbours, free))
+        return Source(holder.sequence, cached) if beside and not self._neighbours(holder) else None
+
+    def _merits(self, place: _Holder, loses_nothing: bool) -> tuple[bool, bool, int, int]:
+        """Return what speaks for a place, the weightiest first."""
+        neighbours = self._neighbours(place) if self.compact else 0
+        return neighbours > 0, loses_nothing, neighbours, -place.freed
+
+    def _neighbours(self, holder: _Holder) -> int:
+        """Return how many of the sequences beside one run; where cells are not divided, it does not matter."""
+        if not self.partitioned:
+            return 0
+        beside = self._holders[max(0, holder.sequence - 1) : holder.sequence + 2]
+        return sum(one.use is _Use.RUNNING for one in beside)
 
     def _source(self, tokens: Sequence[int], scope: str, but: _Holder | None) -> Source | None:
         """Return the sequence that most of `tokens` can be copied from, of equals one that need not be waited for."""

@@ -69,7 +69,7 @@ class LaneOpener:
         self.lanes.append(lane)
         if plan.keepers and lane.abilities.share:
             return lane, SharedRegion(plan, most_kept=int(kv.cached_share * plan.cells))
-        region = Region(plan, can_roll_back=lane.abilities.roll_back)
+        region = Region(plan, can_roll_back=lane.abilities.roll_back, compact=kv.swap > 0)
         if not lane.abilities.copy or self._shift is not None:  # the cells of a full sequence change under copiers
             region.least_copy = region.limit + 1
         return lane, region

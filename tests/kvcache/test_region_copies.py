@@ -13,10 +13,15 @@ LEAST = 3
 
 
 def region(
-    sequences: int = 3, *, layout: Layout = Layout.PARTITIONED, can_roll_back: bool = True, least: int = LEAST
+    sequences: int = 3,
+    *,
+    layout: Layout = Layout.PARTITIONED,
+    can_roll_back: bool = True,
+    least: int = LEAST,
+    compact: bool = False,
 ) -> Region:
     plan = RegionPlan(cells=LIMIT * sequences, places=sequences, limit=LIMIT, sequences=sequences, layout=layout)
-    return Region(plan, can_roll_back, least)
+    return Region(plan, can_roll_back, least, compact)
 
 
 def leave(books: Region, *histories: list[int]) -> list[SequenceId]:
@@ -187,3 +192,45 @@ def test_a_place_that_was_left_is_copied_by_what_it_keeps() -> None:
     place = books.take([1, 2, 3, 4, 5, 6], 10, "").sequence
     books.give_back(place, [1, 2, 3])
     assert books.cached([1, 2, 3, 4, 5, 6], "") == 3
+
+
+def test_a_newcomer_runs_beside_the_others() -> None:
+    books = region(5, compact=True)
+    leave(books, [1], [2], [3], [4], [5])
+    running = {books.take([9], 5, "").sequence for _ in range(3)}
+    assert running == {0, 1, 2}
+    books.give_back(SequenceId(1), [1])
+    assert books.take([9], 5, "").sequence == 1, "the gap is filled"
+
+
+def test_without_host_memory_the_place_that_was_free_longest_is_taken() -> None:
+    books = region(5)
+    order = [books.take([0], LIMIT, "").sequence for _ in range(5)]
+    for sequence in (0, 2, 4, 1, 3):
+        books.give_back(order[sequence], [sequence, 7])
+    assert [books.take([9], 5, "").sequence for _ in range(5)] == [0, 2, 4, 1, 3]
+
+
+def test_a_conversation_that_lies_apart_is_copied_beside_the_others() -> None:
+    books = region(5, compact=True)
+    *_, apart = leave(books, [1], [2], [3], [4], [5, 6, 7, 8])
+    assert books.take([9], 5, "").sequence == 0
+    taken = books.take([5, 6, 7, 8, 9], 10, "")
+    assert (taken.sequence, taken.cached, taken.share) == (1, 0, Source(apart, 4))
+    assert taken.changes == (Evicted(SequenceId(1), "", [2], keep=0),)
+
+
+@pytest.mark.parametrize(("running", "history"), [(0, [5, 6]), (3, [5, 6, 7, 8])], ids=["short", "beside"])
+def test_it_goes_on_where_it_is_if_a_copy_brings_nothing(running: int, history: list[int]) -> None:
+    books = region(5, compact=True)
+    *_, place = leave(books, [10], [11], [12], [13], history)
+    assert books.take([10 + running, 9], 5, "").sequence == running
+    taken = books.take([*history, 9], 10, "")
+    assert (taken.sequence, taken.cached, taken.share) == (place, len(history), None)
+
+
+def test_alone_a_conversation_goes_on_where_it_is() -> None:
+    books = region(5, compact=True)
+    *_, place = leave(books, [1], [2], [3], [4], [5, 6, 7, 8])
+    taken = books.take([5, 6, 7, 8, 9], 10, "")
+    assert (taken.sequence, taken.cached, taken.share) == (place, 4, None)

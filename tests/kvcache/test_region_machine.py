@@ -88,13 +88,15 @@ class RegionMachine(RuleBasedStateMachine):
         can_roll_back=st.sampled_from([True, True, False]),
         layout=st.sampled_from(Layout),
         least_copy=st.integers(1, 4),
+        compact=st.booleans(),
     )
-    def open(self, count: int, can_roll_back: bool, layout: Layout, least_copy: int) -> None:
-        self.can_roll_back, self.least_copy = can_roll_back, least_copy
-        self.copies = can_roll_back and layout is Layout.PARTITIONED
+    def open(self, count: int, can_roll_back: bool, layout: Layout, least_copy: int, compact: bool) -> None:
+        self.can_roll_back, self.least_copy, self.compact = can_roll_back, least_copy, compact
+        self.partitioned = layout is Layout.PARTITIONED
+        self.copies = can_roll_back and self.partitioned
         self.cells = count * LIMIT if layout is Layout.PARTITIONED else CELLS
         plan = RegionPlan(cells=self.cells, places=count, limit=LIMIT, sequences=count, layout=layout)
-        self.region = Region(plan, can_roll_back, least_copy)
+        self.region = Region(plan, can_roll_back, least_copy, compact)
         self.sequences = {SequenceId(i): Sequence() for i in range(count)}
 
     @rule(tokens=TOKENS, cells=COUNTS, scope=SCOPES, restored=st.sampled_from([False, False, False, True]))
@@ -121,7 +123,11 @@ class RegionMachine(RuleBasedStateMachine):
 
     def place(self, tokens: list[int], cells: int, scope: str) -> Place:
         free = self.having(Use.FREE)
-        best = oldest(free, [(self.continued(each, tokens, scope), not each.cells) for each in free.values()])
+        merits = [
+            (self.continued(each, tokens, scope), *self.merits(sequence, not each.cells))
+            for sequence, each in free.items()
+        ]
+        best = oldest(free, merits)
         cached = self.match(self.sequences[min(best)], tokens, scope)
         if cached > cells:
             cached = cells if self.can_roll_back else 0
@@ -137,13 +143,33 @@ class RegionMachine(RuleBasedStateMachine):
         }
         longest = max(matches.values(), default=0)
         if min(longest, cells) < place.cached + self.least_copy:
-            return None
+            return self.copy_away(cells, place)
         sources = {sequence for sequence, match in matches.items() if match == longest}
         return Copy(sources & self.having(Use.FREE).keys() or sources, min(longest, cells))
 
+    def copy_away(self, cells: int, place: Place) -> Copy | None:
+        """What a place keeps that lies apart from those that run is copied to one that does not."""
+        apart = not any(map(self.neighbours, place.sequences))
+        beside = any(map(self.neighbours, self.having(Use.FREE)))
+        if self.compact and apart and beside and place.cached >= self.least_copy:
+            return Copy(place.sequences, place.cached)
+        return None
+
     def place_for_a_copy(self, tokens: list[int], scope: str, source: SequenceId) -> Place:
         free = {sequence: each for sequence, each in self.having(Use.FREE).items() if sequence != source}
-        return Place(oldest(free, [self.match(each, tokens, scope) == len(each.cells) for each in free.values()]), 0)
+        merits = [
+            self.merits(sequence, self.match(each, tokens, scope) == len(each.cells)) for sequence, each in free.items()
+        ]
+        return Place(oldest(free, merits), 0)
+
+    def merits(self, sequence: SequenceId, loses_nothing: bool) -> tuple[bool, bool, int]:
+        neighbours = self.neighbours(sequence) if self.compact else 0
+        return neighbours > 0, loses_nothing, neighbours
+
+    def neighbours(self, sequence: SequenceId) -> int:
+        if not self.partitioned:
+            return 0
+        return sum(abs(other - sequence) == 1 for other in self.having(Use.RUNNING))
 
     def join(self, taken: TakenPlace, tokens: list[int], scope: str) -> None:
         """Do with the lane's cells what the region says, and see that it is no more and no less than needed."""
