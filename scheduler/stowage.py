@@ -23,7 +23,7 @@ LEAST_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class _Ticket:
-    """A sequence that a lane is to save, of a request of `level`, or to put back: `entry`, which saves `gain` tokens."""
+    """A sequence that a lane is to save, left by `level`, or to put back: `entry`, which saves `gain` tokens."""
 
     lane: str
     sequence: SequenceId

@@ -5,9 +5,9 @@ sequence can share a range of another one's cells, and then only these are copie
 
 ::
 
-    head      magic, number of parts, CRC-32 of the sizes
+    head      magic, number of parts, checksum of the sizes
     sizes     eight bytes each
-    parts     what llama.cpp gave, and its CRC-32
+    parts     what llama.cpp gave, and its checksum
 
 All numbers are little-endian. What was saved whole is a single part without the rest. llama.cpp takes damaged positions
 as they are, and cannot remove such cells again: hence the checksums.
@@ -18,17 +18,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llamalane.errors import ContextError
 from llamalane.ids import SequenceId
+from llamalane.streams.llama.checksum import checksum
 from llamalane.streams.parts import Parts
 
 PART_BYTES = 4 * 2**20
 """About so many bytes are copied at a time."""
-MAGIC = b"llparts1"
+MAGIC = b"llparts2"
 _HEAD = struct.Struct("<8sII")
 _SIZE = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
@@ -84,7 +84,7 @@ class SequenceStates:
         if offset != len(data):
             raise ContextError(f"sequence {sequence} was saved in {offset} bytes instead of {len(data)}")
         packed = b"".join(map(_SIZE.pack, sizes))
-        data[:begin] = _HEAD.pack(MAGIC, count, zlib.crc32(packed)) + packed
+        data[:begin] = _HEAD.pack(MAGIC, count, checksum(packed)) + packed
         return data
 
     def restoring(self, sequence: SequenceId, data: bytearray) -> Parts[bool]:
@@ -145,14 +145,14 @@ class SequenceStates:
         written = int(self._api.llama_state_seq_get_data(self._context, _bytes_of(data, offset, size), size, sequence))
         if written != size:
             raise ContextError(f"llama.cpp saved {written} of {size} bytes of sequence {sequence}")
-        _CHECKSUM.pack_into(data, end, zlib.crc32(memoryview(data)[offset:end]))
+        _CHECKSUM.pack_into(data, end, checksum(memoryview(data)[offset:end]))
         return size + _CHECKSUM.size
 
     def _copy_in(self, sequence: SequenceId, data: bytearray, offset: int, size: int) -> bool:
         """Put what `_copy_out` wrote into a sequence; returns whether it holds that now, else perhaps a part of it."""
         size -= _CHECKSUM.size
         end = offset + size
-        if size <= 0 or _CHECKSUM.unpack_from(data, end) != (zlib.crc32(memoryview(data)[offset:end]),):
+        if size <= 0 or _CHECKSUM.unpack_from(data, end) != (checksum(memoryview(data)[offset:end]),):
             return False
         return bool(self._api.llama_state_seq_set_data(self._context, _bytes_of(data, offset, size), size, sequence))
 
@@ -161,9 +161,9 @@ def _sizes_of(data: bytearray) -> list[int] | None:
     """Return the sizes of the parts in which a sequence was saved, None when it was saved whole, or is damaged."""
     if len(data) < _HEAD.size:
         return None
-    magic, count, checksum = _HEAD.unpack_from(data)
+    magic, count, expected = _HEAD.unpack_from(data)
     packed = bytes(data[_HEAD.size : _HEAD.size + count * _SIZE.size]) if magic == MAGIC else b""
-    if not packed or len(packed) < count * _SIZE.size or zlib.crc32(packed) != checksum:
+    if not packed or len(packed) < count * _SIZE.size or checksum(packed) != expected:
         return None
     sizes = [size for (size,) in _SIZE.iter_unpack(packed)]
     return sizes if _HEAD.size + len(packed) + sum(sizes) == len(data) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from llamalane.errors import ContextError
 from llamalane.ids import SequenceId
 from llamalane.streams.llama import Context, Model
+from llamalane.streams.llama.checksum import checksum
 from tests.models.tiny_gguf import Kind
 from tests.streams.llama.conftest import OPTIONS, PROMPT, step
 
@@ -197,7 +197,7 @@ def test_of_a_model_with_two_caches_neither_keeps_its_part(models: Mapping[Kind,
     step(context, (FIRST, PROMPT))
     saved = context.save(FIRST)
     half = saved[: len(saved) * 3 // 4]  # all of the first cache, and some of the second
-    assert is_refused(context, half + zlib.crc32(half).to_bytes(4, "little"))
+    assert is_refused(context, half + checksum(half).to_bytes(4, "little"))
     check_that_no_cell_is_lost(context)
     context.close()
 
