@@ -12,6 +12,9 @@ import typer
 from llamalane.errors import LlamalaneError
 
 Model = Annotated[Path | None, typer.Argument(metavar="MODEL.gguf", help="The model.", show_default="SmolLM2")]
+PACKAGES = ("h11", "httpx", "matplotlib", "psutil", "sse-starlette", "starlette-context", "xllamacpp")
+"""What benchmarks need beside what the server does."""
+
 LlamaServer = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Measure that executable of llama-server, too.", show_default=False)
 ]
@@ -33,4 +36,4 @@ def needed_packages() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise LlamalaneError(f"a benchmark needs {error.name}: pip install h11 httpx psutil xllamacpp") from error
+        raise LlamalaneError(f"a benchmark needs {error.name}: pip install {' '.join(PACKAGES)}") from error
