@@ -175,3 +175,27 @@ async def test_who_shares_a_prefix_can_give_way(
         assert parks[park] >= 2
     assert sum(count >= len(DOCUMENT) for count in cached) >= places - 3
     check(tiny_model, texts)
+
+
+async def test_a_conversation_goes_on_beside_others_with_what_it_kept_elsewhere(
+    make_engine: MakeEngine, tiny_model: Path
+) -> None:
+    """Where each sequence has its part of the cells, its own are copied to a place next to one that runs."""
+    kv = kv_for(Layout.PARTITIONED)
+    async with make_engine(places=4, part=512, kv=kv) as engine:
+        handles = [await engine.submit(f"{number} conversation. " * 8, sampling=SAMPLING) for number in range(4)]
+        texts = [await written(handle) for handle in handles]
+        other = await engine.submit("somebody else", sampling=greedy(200))
+        await anext(aiter(other))
+        assert other._request.lease is not None
+        beside = other._request.lease.sequence
+        turns = []
+        for text in texts:
+            turn = await engine.submit([*text.prompt, *text.output, *tokens_of(" And?")[1:]], sampling=SAMPLING)
+            await anext(aiter(turn))
+            assert turn._request.lease is not None
+            assert abs(turn._request.lease.sequence - beside) == 1
+            turns.append(await written(turn))
+            assert (await turn).usage.cached_tokens >= len(text.prompt), "computed for another, or kept: never anew"
+        other.cancel()
+    check(tiny_model, [*texts, *turns])
