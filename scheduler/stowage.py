@@ -88,12 +88,15 @@ class Stowage:
         """Take note that a sequence is about to keep what a request of that level leaves."""
         self._levels[ledger.lane.name, sequence] = level
 
-    def carry_out(self, ledger: LaneLedger, changes: Sequence[object]) -> None:
-        """Tell a lane what its region asks of it; what is given up is saved before, if it is worth it."""
+    def carry_out(self, ledger: LaneLedger, changes: Sequence[object], *, at_end: bool = False) -> None:
+        """Tell a lane what its region asks of it; what is given up is saved before, if it is worth it.
+
+        `at_end`, it is worth it whether or not such prompts have come back: they may after a restart.
+        """
         for change in changes:
             match change:
                 case Evicted(sequence, scope, tokens, keep):
-                    ticket = self._ticket_for(ledger, sequence, scope, tokens)
+                    ticket = self._ticket_for(ledger, sequence, scope, tokens, at_end=at_end)
                     ledger.edit(Trim(sequence, keep) if ticket is None else Stow(ticket, sequence, keep))
                 case Moved(sequence, to):
                     ledger.edit(Move(sequence, to))
@@ -162,9 +165,11 @@ class Stowage:
 
     def stow_all(self, ledger: LaneLedger) -> None:
         """Save all that a lane keeps for nobody in particular, if it is worth it, and remove it."""
-        self.carry_out(ledger, ledger.lane.region.forget_all())
+        self.carry_out(ledger, ledger.lane.region.forget_all(), at_end=True)
 
-    def _ticket_for(self, ledger: LaneLedger, sequence: SequenceId, scope: str, tokens: Sequence[int]) -> int | None:
+    def _ticket_for(
+        self, ledger: LaneLedger, sequence: SequenceId, scope: str, tokens: Sequence[int], *, at_end: bool
+    ) -> int | None:
         scope = _state_scope(ledger.lane, scope)
         size = self._costs.size(len(tokens))
         if len(tokens) < self._least_tokens:
@@ -174,7 +179,7 @@ class Stowage:
         level = self._levels.get((ledger.lane.name, sequence), MOST_URGENT)
         saving = restoring = self._costs.swap_seconds(len(tokens)) / 2
         gain = self._costs.compute_seconds(len(tokens), ledger.model.token_seconds) - restoring
-        if not self._comebacks.worth(level, saving, gain):
+        if not (saving < gain if at_end else self._comebacks.worth(level, saving, gain)):
             return None
         return self._new_ticket(ledger, sequence, scope, tokens, level=level)
 

@@ -101,6 +101,15 @@ def test_a_batch_of_prompts_that_never_return_is_soon_saved_no_more(harness: Har
     assert sum(saved[-4 * TRIES :]) <= 8
 
 
+def test_at_the_end_what_is_kept_is_saved_whatever_came_back(harness: Harness) -> None:
+    for number in range(250):
+        serve(harness, 5, f"{number:03} of a batch")
+    before = harness.lane.stowed_tokens
+    harness.scheduler.stow_all()
+    harness.run()
+    assert harness.lane.stowed_tokens - before == len("249 of a batch") + 1
+
+
 def test_chats_are_saved_beside_such_a_batch(harness: Harness) -> None:
     for number in range(60):
         serve(harness, 5, f"{number:03} of a batch")
