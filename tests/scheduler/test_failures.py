@@ -6,8 +6,8 @@ import pytest
 
 from llamalane.errors import LaneDownError, RequestCancelledError, RequestFailedError
 from llamalane.scheduler.events import EventKind
+from llamalane.scheduler.lane_news import MAX_RESTARTS
 from llamalane.scheduler.ledger import UNPROTECTED
-from llamalane.scheduler.lifecycle import MAX_RESTARTS
 from llamalane.scheduler.request import Request, RequestState
 from tests.scheduler.harness import Harness, Start, error_of, result_of
 from tests.scheduler.scripted_lane import spoken

@@ -15,7 +15,7 @@ from llamalane.errors import (
     TenantLimitError,
 )
 from llamalane.ids import Level
-from llamalane.scheduler.lifecycle import MAX_RESTARTS
+from llamalane.scheduler.lane_news import MAX_RESTARTS
 from llamalane.scheduler.limits import TenantLimit
 from llamalane.scheduler.request import Request, RequestState
 from tests.scheduler.harness import Harness, Start, error_of, result_of
