@@ -139,6 +139,12 @@ def lane_families(lanes: Sequence[LaneStatistics], model: str) -> Iterator[Metri
         ("lane_decode_seconds", "Time in llama_decode.", lambda lane: lane.decode_seconds),
         ("lane_sample_seconds", "Time choosing tokens.", lambda lane: lane.sample_seconds),
         ("lane_idle_seconds", "Time between steps while there was work.", lambda lane: lane.idle_seconds),
+        ("spec_decode_num_draft_tokens", "Tokens computed as drafts.", lambda lane: lane.drafted_tokens),
+        (
+            "spec_decode_num_accepted_tokens",
+            "Drafted tokens that turned out right.",
+            lambda lane: lane.accepted_tokens,
+        ),
     )
     histograms: tuple[tuple[str, str, Callable[[LaneStatistics], HistogramSnapshot]], ...] = (
         ("lane_step_seconds", "Time of a step, choosing tokens included.", lambda lane: lane.step_seconds),

@@ -41,6 +41,11 @@ CANNOT_SHIFT = (
     "nor can one whose tokens have positions in more than one dimension; one with plain or sliding-window attention can"
 )
 
+CANNOT_DRAFT = (
+    "streams.lookup.draft_tokens is {draft_tokens}, and this model cannot drop the end of a sequence, as a draft asks "
+    "for that turns out wrong: a recurrent or hybrid model cannot; set it to 0"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
@@ -122,6 +127,9 @@ def assemble(
         lanes = opener.lanes
         if shift is not None and not all(lane.abilities.shift for lane in lanes):
             raise ConfigError(CANNOT_SHIFT)
+        drafts = config.streams.lookup.draft_tokens
+        if drafts and not all(lane.abilities.roll_back for lane in lanes):
+            raise ConfigError(CANNOT_DRAFT.format(draft_tokens=drafts))
         if hands_over(generation) and not all(lane.abilities.swap for lane in lanes):
             raise ConfigError(CANNOT_HAND_OVER)
         undo.pop_all()

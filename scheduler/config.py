@@ -20,6 +20,7 @@ from llamalane.scheduler.config_machine import (
     FlashAttention,
     KVConfig,
     LaneConfig,
+    LookupConfig,
     ModelConfig,
     StreamsConfig,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "Integer",
     "KVConfig",
     "LaneConfig",
+    "LookupConfig",
     "ModelConfig",
     "Number",
     "QueueConfig",
@@ -161,6 +163,11 @@ class EngineConfig(BaseSettings):
             problems.append((("scheduler", "reserve"), message))
         if self.scheduler.park == "swap" and self.kv.swap == 0:
             problems.append((("scheduler", "park"), "swap needs host memory, and kv.swap is 0"))
+        known = ", ".join(self.scheduler.levels)
+        for name in self.streams.lookup.levels or ():
+            if name not in self.scheduler.levels:
+                message = f"{name!r} is none of the levels, which are {known}"
+                problems.append((("streams", "lookup", "levels"), message))
         if isinstance(self.kv.budget, int) and lanes:
             try:
                 layout = Layout.PAGED if self.kv.layout == "auto" else Layout(self.kv.layout)

@@ -137,6 +137,23 @@ class LaneConfig(Section):
         return [self.model_copy(update={"name": name, "count": 1}) for name in names]
 
 
+class LookupConfig(Section):
+    """Drafts of outputs that repeat their prompts, or themselves: what came after the last few tokens before is
+    computed together with the next token, in one step, and kept as far as it turns out right. Outputs stay the same.
+    Sequences whose drafts turn out wrong draft less, or nothing."""
+
+    draft_tokens: Integer = Field(default=0, ge=0, le=16)
+    """The most tokens of a draft; 0 drafts nothing, 8 is a good choice. Recurrent and hybrid models cannot draft."""
+    most_rows: Integer = Field(default=2, ge=1, le=256)
+    """Nobody drafts in a step that gives more sequences than so many a token, or computes a prompt."""
+    levels: list[str] | None = Field(default=None, examples=[["agent"]])
+    """The names of the levels whose requests may draft; null for all."""
+
+    def logit_rows(self, places: int) -> int:
+        """Return for how many tokens drafts want logits in a step of a lane with so many places."""
+        return min(self.most_rows, places) * (1 + self.draft_tokens) if self.draft_tokens else 0
+
+
 class StreamsConfig(Section):
     """What computes."""
 
@@ -155,6 +172,8 @@ class StreamsConfig(Section):
     """How many tokens of prompts a lane measures in one step, where their log probabilities are asked for; at least as
     many as it has sequences, and at most max_step_tokens. More of them are quicker and take memory: each that is used
     needs 4 bytes for every token of the vocabulary."""
+    lookup: LookupConfig = Field(default_factory=LookupConfig)
+    """Drafts of outputs that repeat their prompts."""
 
     @property
     def gpus(self) -> list[int | None]:
@@ -184,6 +203,13 @@ class StreamsConfig(Section):
             problems.append((("max_step_tokens",), message))
         if self.output_rows > self.max_step_tokens:
             problems.append((("output_rows",), f"must be at most {self.max_step_tokens}, which is max_step_tokens"))
+        drafted = self.lookup.logit_rows(largest.places)
+        if drafted > self.max_step_tokens:
+            message = (
+                f"drafts of {self.lookup.draft_tokens} tokens for {min(self.lookup.most_rows, largest.places)} "
+                f"sequences make steps of {drafted} tokens; max_step_tokens is {self.max_step_tokens}"
+            )
+            problems.append((("lookup",), message))
         refuse(problems)
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from llamalane.ids import Level
 from llamalane.kvcache import Layout, Region, SharedRegion
 from llamalane.kvcache.budget import RegionPlan
 from llamalane.scheduler.config import EngineConfig, KVConfig, StreamsConfig
@@ -11,6 +12,7 @@ from llamalane.scheduler.embedding_assembly import OpenEmbeddingContext, open_em
 from llamalane.scheduler.homes import Home
 from llamalane.scheduler.memory_needs import MemoryPlan
 from llamalane.streams import ContextShift, Device, KVRegion, LaneBackend, Stream
+from llamalane.streams.drafts import DraftOptions
 from llamalane.streams.lane import Lane, StepContext
 from llamalane.streams.llama import ContextOptions, Model
 
@@ -65,6 +67,7 @@ class LaneOpener:
             can_abandon=stream.options.device is Device.CPU,
             shift=self._shift,
             output_rows=options.outputs,
+            drafting=draft_options(self._config),
         )
         self.lanes.append(lane)
         if plan.keepers and lane.abilities.share:
@@ -85,9 +88,18 @@ def context_options(config: StreamsConfig, kv: KVConfig, region: RegionPlan, thr
         partitioned=region.layout is Layout.PARTITIONED,
         max_step_tokens=max(config.max_step_tokens, sequences),
         micro_batch=config.micro_batch,
-        output_rows=config.output_rows,
+        output_rows=max(config.output_rows, config.lookup.logit_rows(region.places)),
         threads=threads,
         key_type=kv.key_type,
         value_type=kv.value_type,
         flash_attention=kv.flash_attention,
     )
+
+
+def draft_options(config: EngineConfig) -> DraftOptions | None:
+    """Return how lanes that generate draft, None if they do not."""
+    lookup, levels = config.streams.lookup, config.scheduler.levels
+    if not lookup.draft_tokens:
+        return None
+    may = None if lookup.levels is None else frozenset(Level(levels[name]) for name in lookup.levels)
+    return DraftOptions(lookup.draft_tokens, lookup.most_rows, may)

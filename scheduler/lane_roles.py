@@ -88,7 +88,8 @@ class LaneRoles:
         disturbed = any(_prompts(ledger) for ledger in self._ledgers.values() if self._is_for_prompts(ledger.lane))
         before = self._disturbed.get(report.lane)
         self._disturbed[report.lane] = disturbed
-        if before is disturbed and report.decode_rows and not report.prefill_tokens:
+        plain = report.decode_rows and not report.prefill_tokens and not report.drafted_tokens
+        if before is disturbed and plain:
             seconds = report.times.decode + report.times.sample
             self._policy.slowdown.observe(report.lane, report.decode_rows, seconds, disturbed=disturbed)
 

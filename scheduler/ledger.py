@@ -61,6 +61,8 @@ class LaneLedger:
         self.decode_seconds = 0.0
         self.sample_seconds = 0.0
         self.idle_seconds = 0.0
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
         self.threads = lane.stream.options.threads if lane.stream.options.device is Device.CPU else 0
         """CPU threads that the last step was computed with; 0 on a GPU, where they do little."""
         self.step_seconds = Histogram(STEP_BOUNDS)
@@ -133,7 +135,9 @@ class LaneLedger:
                 self.threads = times.threads or self.threads
             self.step_seconds.observe(times.decode + times.sample)
             self.step_rows.observe(report.decode_rows)
-            self.step_tokens.observe(report.decode_rows + report.prefill_tokens)
+            self.step_tokens.observe(report.decode_rows + report.prefill_tokens + report.drafted_tokens)
+            self.drafted_tokens += report.drafted_tokens
+            self.accepted_tokens += report.accepted_tokens
 
     def step_age(self, now: float) -> float:
         """Return about how many seconds ago the step under way began; 0 while the lane has nothing to compute."""

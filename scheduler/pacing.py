@@ -26,8 +26,12 @@ class StepTimeModel:
         """Additional time for each prompt token."""
 
     def observe(self, report: StepReport) -> None:
-        """Learn from a step."""
-        if report.times is not None:
+        """Learn from a step.
+
+        What drafts add to it is not asked for: with more rows, or with a prompt, there are none. So a step with drafts
+        tells something only as long as no other step had as many rows.
+        """
+        if report.times is not None and not (report.drafted_tokens and report.decode_rows in self._decode_seconds):
             seconds = report.times.decode + report.times.sample
             if report.prefill_tokens:
                 self.observe_chunks([(seconds, report.decode_rows)], report.prefill_tokens)

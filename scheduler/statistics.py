@@ -46,6 +46,7 @@ class LaneStatistics:
             whose device hangs is told by it: steps take a fraction of a second, or a few on a slow machine.
         abandoned_steps: steps that were broken off for a more urgent request.
         threads: CPU threads that it computes with now; 0 on a GPU, where they do little.
+        drafted_tokens, accepted_tokens: tokens that were computed as drafts, and how many of them turned out right.
         step_seconds, step_rows, step_tokens: of each step, its time, the rows of generated tokens, and all tokens.
     """
 
@@ -70,6 +71,8 @@ class LaneStatistics:
     paused: bool = False
     step_age: float = 0.0
     threads: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     step_seconds: HistogramSnapshot = NOTHING
     step_rows: HistogramSnapshot = NOTHING
     step_tokens: HistogramSnapshot = NOTHING
@@ -151,6 +154,8 @@ def _lane(ledger: LaneLedger, now: float) -> LaneStatistics:
         paused=lane.withheld,
         step_age=ledger.step_age(now),
         threads=ledger.threads,
+        drafted_tokens=ledger.drafted_tokens,
+        accepted_tokens=ledger.accepted_tokens,
         step_seconds=ledger.step_seconds.snapshot(),
         step_rows=ledger.step_rows.snapshot(),
         step_tokens=ledger.step_tokens.snapshot(),

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from llamalane.errors import LlamalaneError, RequestFailedError, StepAbandonedError
 from llamalane.ids import StepNumber
 from llamalane.streams.cells import MovableCells
+from llamalane.streams.drafts import DraftOptions, take_back
 from llamalane.streams.gate import Gate
 from llamalane.streams.lane_thread import LaneContext, LaneThread
 from llamalane.streams.llama.abilities import Abilities
@@ -67,7 +68,8 @@ class Lane(LaneThread[StepContext]):
     The constructor returns when the first one is there, and raises what it raised. `by_sequence` lays out steps in the
     order of sequence ids. `can_abandon` lets steps be broken off, where the context can take that: they should be
     computed on the CPU. `shift` tells how sequences go on that are full, for contexts that can move cells.
-    `output_rows` is for how many tokens the context can give logits in one step.
+    `output_rows` is for how many tokens the context can give logits in one step. `drafting` tells how rows draft
+    tokens, for contexts that can drop the end of a sequence.
     """
 
     abilities: Abilities
@@ -86,13 +88,16 @@ class Lane(LaneThread[StepContext]):
         can_abandon: bool = False,
         shift: ContextShift | None = None,
         output_rows: int = 0,
+        drafting: DraftOptions | None = None,
     ) -> None:
         self.max_step_tokens = max_step_tokens
         self._vocabulary = vocabulary
         self._limit = limit
         self._gate = gate
         self._mailbox = Mailbox()
-        self._rows = RunningSet(self._make_sampler, by_sequence=by_sequence, shift=shift, output_rows=output_rows)
+        self._rows = RunningSet(
+            self._make_sampler, by_sequence=by_sequence, shift=shift, output_rows=output_rows, drafting=drafting
+        )
         self._batch = Batch(max_step_tokens)
         self._gap = Gap()
         self._candidates = Candidates(vocabulary.size)
@@ -173,7 +178,11 @@ class Lane(LaneThread[StepContext]):
             prompt_scores, failed = measure(work.measured, logits)
             outputs = [self._fail(one.row, one.error, context) for one in failed]
             for row, place in zip(work.outputs, work.places, strict=True):
-                if row in self._rows:  # else its prompt could not be measured
+                if row not in self._rows:  # its prompt could not be measured
+                    continue
+                if row in work.drafts:
+                    outputs.extend(self._choose_along(row, work, logits[place:], context))
+                else:
                     outputs.append(self._choose(row, logits[place], context))
         self._adapt(timer, context)
         idle = timer.begin - self._step_end if self._step_end is not None else 0.0
@@ -222,6 +231,8 @@ class Lane(LaneThread[StepContext]):
             prompts=tuple(PromptProgress(row.join.request, row.computed) for row in work.prompts),
             decode_rows=work.decode_rows,
             prefill_tokens=work.prefill_tokens,
+            drafted_tokens=work.drafted_tokens,
+            accepted_tokens=work.accepted_tokens,
             times=times,
             abandoned=abandoned,
         )
@@ -247,6 +258,23 @@ class Lane(LaneThread[StepContext]):
         scores = None if logprobs is None or count is None else scores_of(logprobs, token, count)
         return RowOutput(row.join.request, token, finish, scores=scores)
 
+    def _choose_along(
+        self, row: Row, work: Work, logits: npt.NDArray[np.float32], context: StepContext
+    ) -> list[RowOutput]:
+        """Choose a row's next tokens, one after the other, as long as the one before is as it was drafted."""
+        draft = work.drafts[row]
+        outputs = [self._choose(row, logits[0], context)]
+        for token, following in zip(draft, logits[1:], strict=False):
+            if outputs[-1].ended or outputs[-1].token != token:
+                break
+            outputs.append(self._choose(row, following, context))
+        take_back(row, context)
+        accepted = len(outputs) - 1
+        work.accepted_tokens += accepted
+        assert row.drafter is not None
+        row.drafter.note(len(draft), accepted)
+        return outputs
+
     def _fail(self, row: Row, error: LlamalaneError, context: StepContext) -> RowOutput:
         self._rows.retire(row, context)
         return RowOutput(row.join.request, -1, error=error)
@@ -270,5 +298,5 @@ def patience_after(report: StepReport) -> float:
     ended = sum(output.ended for output in report.outputs)
     if not ended or report.times is None:
         return 0.0
-    gain = report.times.decode * ended / len(report.outputs)
+    gain = report.times.decode * ended / (len(report.outputs) - report.accepted_tokens)
     return min(HANDOVER, gain) if gain >= PLANNING else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llamalane.streams.llama.sampler import Sampler
+from llamalane.streams.lookup import Drafter
 from llamalane.streams.steps import Join, SharedPrefix
 
 
@@ -29,6 +30,8 @@ class Row:
     """A prefix that another row is computing for it."""
     measure: range = range(0)
     """Which of its tokens are yet to be told with their log probabilities."""
+    drafter: Drafter | None = None
+    """What drafts its next tokens, once it has."""
 
     @property
     def decoding(self) -> bool:

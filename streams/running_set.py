@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from llamalane.ids import PlanVersion, RequestId
 from llamalane.streams.cells import Cells, MovableCells, copy, merge, move, restore, save, stow, trim
+from llamalane.streams.drafts import DraftOptions, find_drafts
 from llamalane.streams.llama.batch import Batch
 from llamalane.streams.llama.sampler import Sampler
 from llamalane.streams.measuring import MeasuredPart
@@ -55,7 +56,9 @@ class News:
 class Work:
     """What one step computes: rows that choose their next token, in the batch's order, and all rows with their counts.
 
-    Row number i of `outputs` chooses by the step's logits number ``places[i]``; further ones are for `measured`.
+    Row number i of `outputs` chooses by the step's logits number ``places[i]``; further ones are for `measured`. If it
+    is among the `drafts`, the logits after each drafted token follow; `drafted_tokens` are in all of these, and the
+    lane counts how many turned out right.
     `started` are requests that have their first part in it. `decoding` are the rows that decode, in the order of their
     turns, and `prompts` those whose prompts are computed; `sitting_out` have no part, though they could have had one.
     """
@@ -69,6 +72,9 @@ class Work:
     decoding: list[Row] = field(default_factory=list)
     prompts: list[Row] = field(default_factory=list)
     sitting_out: list[Row] = field(default_factory=list)
+    drafts: Mapping[Row, Sequence[int]] = field(default_factory=dict)
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def decode_rows(self) -> int:
@@ -87,6 +93,7 @@ class RunningSet:
     With `by_sequence` a batch is laid out in the order of sequence ids, decoding rows and prompts alike. `shift` tells
     how rows go on that are full; without it, none gets there. A step may give logits for `output_rows` tokens, which
     leaves room for prompts to be measured beside the rows that choose a token; one is always left for each of them.
+    `drafting` tells how rows draft tokens in steps that compute no prompt; without it, none does.
     """
 
     def __init__(
@@ -96,11 +103,13 @@ class RunningSet:
         by_sequence: bool = False,
         shift: ContextShift | None = None,
         output_rows: int = 0,
+        drafting: DraftOptions | None = None,
     ) -> None:
         self._make_sampler = make_sampler
         self._by_sequence = by_sequence
         self._shift = shift
         self._output_rows = output_rows
+        self._drafting = drafting
         self._rows: dict[RequestId, Row] = {}
         self._turns = itertools.count()
         self._taken = PlanVersion(0)
@@ -186,6 +195,7 @@ class RunningSet:
             assert self._shift is not None
             dropped = self._shift.dropped(len(row.tokens))
             row.tokens = self._shift.shorten(row.tokens, dropped)
+            row.drafter = None
             if cells.shift(row.join.sequence, self._shift.keep, dropped):
                 row.computed -= dropped
                 moved = True
@@ -206,6 +216,9 @@ class RunningSet:
         budget = min(max(self.prefill_tokens, 1), batch.capacity - len(chosen))
         spare = max(0, self._output_rows - len(part) - len(prompts))
         work = Work(decoding=part)
+        if self._drafting is not None and not prompts and len(decoding) <= self._drafting.most_rows:
+            self._draft(work, self._drafting, batch.capacity)
+            chosen = [(row, 1 + len(work.drafts.get(row, ()))) for row in part]
         for row in sorted(prompts, key=lambda row: (not row.overdue, row.join.urgency)):
             count = min(row.ready, budget)
             if row.measure:
@@ -295,8 +308,23 @@ class RunningSet:
         protected = [row for row in part if row.join.level <= share.protected]
         return [*protected, *overdue, *rest[: max(0, share.others - len(overdue))]]
 
+    def _draft(self, work: Work, drafting: DraftOptions, capacity: int) -> None:
+        """Let the rows of a step draft tokens, as far as there is room for them and their logits."""
+        room = min(self._output_rows, capacity) - len(work.decoding)
+        drafts = find_drafts(work.decoding, drafting, room=room, alike=self._by_sequence, shift=self._shift)
+        work.drafts = drafts
+        work.drafted_tokens = sum(map(len, drafts.values()))
+
     @staticmethod
     def _add(batch: Batch, work: Work, row: Row, count: int) -> None:
+        if row in work.drafts:
+            work.places.append(batch.outputs)
+            batch.add(row.join.sequence, [row.tokens[-1], *work.drafts[row]], row.computed, output=count)
+            work.computed.append((row, count))
+            work.outputs.append(row)
+            if not row.started:
+                work.started.append(row.join.request)
+            return
         end = row.computed + count
         chooses = end == len(row.tokens)
         place = batch.outputs

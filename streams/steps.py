@@ -273,7 +273,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class RowOutput:
-    """What one row gained in one step: a token, and with the last one the reason; or an error, which ends the row.
+    """A token that a row gained in a step, and with the last one the reason; or an error, which ends the row.
 
     `scores` tell how likely the token was, if its request asks for that. On a lane that embeds it is the row's vector,
     or its scores, with which it ends; `token` is −1 then.
@@ -343,6 +343,9 @@ class StepReport:
         prompts: how far the prompts are that had a part in the step.
         decode_rows: rows that computed one generated token.
         prefill_tokens: prompt tokens computed.
+        drafted_tokens: tokens that were computed as drafts, beside those.
+        accepted_tokens: how many of them turned out right. Each is an output more of its row, which tell its tokens in
+            their order.
         times: None when nothing was computed.
         abandoned: the step was broken off, and none of its rows has advanced.
     """
@@ -361,6 +364,8 @@ class StepReport:
     prompts: tuple[PromptProgress, ...] = ()
     decode_rows: int = 0
     prefill_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     times: StepTimes | None = None
     abandoned: bool = False
 

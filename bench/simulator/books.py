@@ -47,6 +47,7 @@ class _Report:
 
     __slots__ = ("decode_rows", "outputs", "prefill_tokens", "step", "times", "version")
     abandoned = False
+    drafted_tokens = accepted_tokens = 0
 
     def __init__(
         self,
