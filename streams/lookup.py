@@ -32,7 +32,8 @@ class PromptLookup:
     def find(self, most: int) -> list[int]:
         """Return what followed the last three tokens where they stood last before, or else the last two.
 
-        At most `most` tokens, none if they stood nowhere.
+        `most` tokens, or none if those stood nowhere. What goes on up to the end of the sequence is taken to begin
+        again there, as if the sequence went round in circles.
         """
         self._catch_up()
         tokens = self._tokens
@@ -41,7 +42,10 @@ class PromptLookup:
         start = self._after_three.get((tokens[-3], tokens[-2], tokens[-1])) if len(tokens) > 2 else None
         if start is None:
             start = self._after_two.get((tokens[-2], tokens[-1]))
-        return [] if start is None else list(tokens[start : start + most])
+        draft = [] if start is None else list(tokens[start : start + most])
+        while draft and len(draft) < most:
+            draft += draft[: most - len(draft)]
+        return draft
 
     def _catch_up(self) -> None:
         tokens = self._tokens
@@ -71,7 +75,7 @@ class Drafter:
         """How many tokens the sequence has when it may draft again."""
 
     def draft(self, most: int) -> list[int]:
-        """Return at most `most` tokens that may come next."""
+        """Return at most `most` tokens that may come next; `most` is at least 1."""
         if len(self._tokens) < self._rests_until:
             return []
         return self._lookup.find(min(most, self._next))

@@ -22,6 +22,7 @@ from llamalane.scheduler import (
     EventKind,
     KVConfig,
     LaneConfig,
+    LookupConfig,
     ModelConfig,
     SamplingParameters,
     SchedulerConfig,
@@ -70,6 +71,7 @@ def config_for(
     part: int = PART,
     max_step_tokens: int = 512,
     output_rows: int = 0,
+    lookup: LookupConfig | None = None,
     kv: KVConfig = EXACT,
     **scheduler: Any,
 ) -> EngineConfig:
@@ -80,6 +82,7 @@ def config_for(
             lanes=[LaneConfig(name=f"lane-{number}", places=places, threads=1) for number in range(lanes)],
             max_step_tokens=max_step_tokens,
             output_rows=output_rows,
+            lookup=lookup or LookupConfig(),
         ),
         kv=kv.model_copy(update={"budget": part * places * lanes}),
         scheduler=SchedulerConfig(**scheduler),

@@ -125,13 +125,14 @@ class Verdict:
 
 
 class Judge:
-    """Judges outputs of `sampling`, with end-of-generation tokens forbidden."""
+    """Judges outputs of `sampling`, with end-of-generation tokens forbidden, and those that its biases forbid."""
 
     def __init__(self, solo: Solo, sampling: SamplingParameters) -> None:
         self._solo = solo
         self._sampling = sampling
         self._undisturbed: dict[Written, Logits] = {}
-        self._forbidden = sorted(solo.model.vocabulary.end_of_generation)
+        barred = (token for token, bias in sampling.logit_bias.items() if bias == -np.inf)
+        self._forbidden = sorted({*solo.model.vocabulary.end_of_generation, *barred})
 
     def tolerance(self, texts: Sequence[Written]) -> float:
         """Return how far numbers may be off, by how they differ between 8 texts written alone and together."""

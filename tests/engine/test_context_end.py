@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -167,7 +167,7 @@ async def test_more_than_half_cannot_be_kept(make_engine: MakeEngine) -> None:
             pass
 
 
-def shortfall(path: Path, prompt: list[int], output: tuple[int, ...]) -> float:
+def shortfall(path: Path, prompt: list[int], output: tuple[int, ...], forbidden: Collection[int] = ()) -> float:
     """Return how far the worst token was from being the likeliest in a context alone that does the same shifts."""
     options = ContextOptions(
         cells=LIMIT,
@@ -182,13 +182,13 @@ def shortfall(path: Path, prompt: list[int], output: tuple[int, ...]) -> float:
     with Model(ModelOptions(path=path)) as model:
         context, batch, sequence = Context(model, options), Batch(LIMIT), SequenceId(0)
         window, pending, worst = list(prompt), list(prompt), 0.0
-        ends = list(model.vocabulary.end_of_generation)
+        barred = [*model.vocabulary.end_of_generation, *forbidden]
         for token in output:
             batch.clear()
             batch.add(sequence, pending, context.length(sequence), output=True)
             context.decode(batch)
             logits = context.logits(batch)[0].copy()
-            logits[ends] = -float("inf")
+            logits[barred] = -float("inf")
             worst = max(worst, float(logits.max() - logits[token]))
             window.append(token)
             pending = [token]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from llamalane.streams import (
     SamplingParameters,
     StepReport,
 )
+from llamalane.streams.drafts import DraftOptions
 from llamalane.streams.gate import Gate
 from llamalane.streams.lane import Lane, StepContext
 from llamalane.streams.llama import Abilities, Batch, Context, ContextOptions, Model, uniform
@@ -40,6 +41,7 @@ SEEDED = SamplingParameters(
     seed=5, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, presence_penalty=1.0, repeat_last_n=-1, ignore_eos=True
 )
 ROUNDING = 0.01
+NO_TOKEN = -1
 
 
 class Script:
@@ -157,6 +159,28 @@ class ScriptedContext:
         self._inner.close()
 
 
+class SpeakingContext(ScriptedContext):
+    """One whose logits leave no doubt: for each sequence `texts` has all of its tokens, prompt and output.
+
+    They are not numbers where there is `NO_TOKEN`.
+    """
+
+    def __init__(self, script: Script, inner: Context, texts: Mapping[int, Sequence[int]]) -> None:
+        super().__init__(script, inner)
+        self._texts = texts
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        logits = super().logits(batch).copy()
+        struct = batch.struct
+        wanted = [index for index in range(batch.size) if struct.logits[index]]
+        for row, index in zip(logits, wanted, strict=True):
+            if np.isfinite(row).all():
+                token = self._texts[struct.seq_id[index][0]][struct.pos[index] + 1]
+                row[:] = 0 if token != NO_TOKEN else np.nan
+                row[token] += 10
+        return logits
+
+
 class Inbox:
     """Collects what a lane says."""
 
@@ -223,8 +247,10 @@ def open_lane(
     can_abandon: bool = True,
     shift: ContextShift | None = None,
     output_rows: int = 0,
+    drafting: DraftOptions | None = None,
+    texts: Mapping[int, Sequence[int]] | None = None,
 ) -> Lane:
-    """Open a lane; whoever calls it closes the lane."""
+    """Open a lane; whoever calls it closes the lane. With `texts`, the model says what these tell for each sequence."""
     plays = script or Script()
 
     def open_context() -> StepContext:
@@ -235,7 +261,8 @@ def open_lane(
         except BaseException:
             plays.refused += 1
             raise
-        return ScriptedContext(plays, Context(model, options))
+        context = Context(model, options)
+        return ScriptedContext(plays, context) if texts is None else SpeakingContext(plays, context, texts)
 
     own = dataclasses.replace(stream_options(name), cores=cores, threads=threads, device=device, adaptive=adaptive)
     stream = CpuStream(own)
@@ -250,6 +277,7 @@ def open_lane(
         can_abandon=can_abandon,
         shift=shift,
         output_rows=output_rows,
+        drafting=drafting,
     )
 
 
@@ -264,25 +292,28 @@ def first_half(batch: Batch) -> Batch:
     return half
 
 
-def shortfall(model: Model, prompt: Sequence[int], output: Sequence[int]) -> float:
-    """Return how far the worst of the chosen tokens was from being the likeliest.
+def shortfall(model: Model, prompt: Sequence[int], output: Sequence[int], forbidden: Collection[int] = ()) -> float:
+    """Return how far the worst of the chosen tokens was from being the likeliest of those that are not `forbidden`.
 
     Greedy choices fall short by rounding errors only.
     """
-    undisturbed = logits_along(model, prompt, output)
-    return max(float(logits.max() - logits[token]) for logits, token in zip(undisturbed, output, strict=True))
+    worst = 0.0
+    for logits, token in zip(logits_along(model, prompt, output), output, strict=True):
+        logits[list(forbidden)] = -np.inf
+        worst = max(worst, float(logits.max() - logits[token]))
+    return worst
 
 
-def misdraw(model: Model, prompt: Sequence[int], output: Sequence[int]) -> float:
+def misdraw(model: Model, prompt: Sequence[int], output: Sequence[int], forbidden: Collection[int] = ()) -> float:
     """Return how far the worst of the random numbers was from the one that draws its token, with `SEEDED` sampling.
 
     Right draws miss by rounding errors only.
     """
     assert SEEDED.seed is not None
-    forbidden = list(model.vocabulary.end_of_generation)
+    barred = [*model.vocabulary.end_of_generation, *forbidden]
     worst = 0.0
     for index, (logits, token) in enumerate(zip(logits_along(model, prompt, output), output, strict=True)):
-        logits[forbidden] = -np.inf
+        logits[barred] = -np.inf
         logits[list({*prompt, *output[:index]})] -= SEEDED.presence_penalty
         upper = _running_shares(logits)
         drawn = uniform(SEEDED.seed, 0, index)

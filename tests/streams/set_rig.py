@@ -7,6 +7,7 @@ from typing import cast
 
 from llamalane.ids import RequestId
 from llamalane.streams import ContextShift, Join, StepPlan
+from llamalane.streams.drafts import DraftOptions, take_back
 from llamalane.streams.llama import Batch, Sampler
 from llamalane.streams.row import Row
 from llamalane.streams.running_set import News, RunningSet, Work
@@ -35,13 +36,14 @@ class Rig:
         return [row.join.request for row in self.rows]
 
     def step(self, token: int = 7) -> Work:
-        """Do what a lane does in a step, choosing `token` for every row whose logits are wanted."""
+        """Do what a lane does in a step, choosing `token` for every row whose logits are wanted, and no draft."""
         self.rows.shift(self.cells)
         work = self.rows.fill(self.batch)
         self.rows.advance(work)
         for row in work.outputs:
             row.chosen += 1
             row.tokens.append(token)
+            take_back(row, self.cells)
         return work
 
 
@@ -52,6 +54,7 @@ def rig(
     by_sequence: bool = False,
     shift: ContextShift | None = None,
     output_rows: int = 0,
+    drafting: DraftOptions | None = None,
 ) -> Rig:
     samplers: dict[RequestId, FakeSampler] = {}
 
@@ -59,7 +62,7 @@ def rig(
         samplers[change.request] = FakeSampler()
         return cast(Sampler, samplers[change.request])
 
-    rows = RunningSet(make_sampler, by_sequence=by_sequence, shift=shift, output_rows=output_rows)
+    rows = RunningSet(make_sampler, by_sequence=by_sequence, shift=shift, output_rows=output_rows, drafting=drafting)
     return Rig(rows, samplers, FakeCells(can_roll_back=can_roll_back), Batch(capacity))
 
 

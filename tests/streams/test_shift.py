@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ SHIFT = ContextShift(LIMIT, KEEP)
 TOKENS = [10, 11, 12, 13]
 
 
-def full(**options: bool) -> Rig:
+def full(**options: Any) -> Rig:
     """A rig with a row that has as many tokens as it can have; the last one is to be computed."""
     it = rig(shift=SHIFT, **options)
     it.apply(plan(1, join("a", 1, TOKENS, max_tokens=100)))
