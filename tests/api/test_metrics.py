@@ -20,6 +20,7 @@ from llamalane.scheduler import (
     EventKind,
     KVConfig,
     LaneConfig,
+    LookupConfig,
     ModelConfig,
     QueueConfig,
     SchedulerConfig,
@@ -142,6 +143,36 @@ async def test_steps_and_tokens_add_up(served: Served) -> None:
     assert scrape.value("llamalane_generation_tokens_total", model_name="tiny") == 4
     spent = sum(scrape.value(f"llamalane_lane_{part}_seconds_total", lane="main") for part in ("decode", "sample"))
     assert scrape.value("llamalane_lane_step_seconds_sum", lane="main") == pytest.approx(spent)
+
+
+async def test_drafts_are_counted(tiny_model: Path, anyio_backend: object) -> None:
+    lookup = LookupConfig(draft_tokens=8)
+    config = EngineConfig(
+        models=[ModelConfig(path=tiny_model, name="tiny")],
+        streams=StreamsConfig(lanes=[LaneConfig(places=1, threads=1)], lookup=lookup),
+    )
+    async with Engine(config) as engine:
+        app = create_app(engine)
+        async with client_of(app) as client:
+            served = Served(app, client, [])
+            # With two letters to choose from, an output repeats itself.
+            bias = {str(token): -100 for token in range(260) if token not in (100, 101)}
+            body = {"prompt": "xyz", "max_tokens": 50, "temperature": 0, "ignore_eos": True, "logit_bias": bias}
+            answer = await served.ask(**body)
+            scrape = await served.scrape()
+    assert answer.json()["usage"] == {
+        "prompt_tokens": 4,
+        "completion_tokens": 50,
+        "total_tokens": 54,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    drafted = scrape.value("llamalane_spec_decode_num_draft_tokens_total", lane="main")
+    accepted = scrape.value("llamalane_spec_decode_num_accepted_tokens_total", lane="main")
+    assert 0 < accepted < drafted
+    assert scrape.value("llamalane_lane_steps_total", lane="main") == 50 - accepted
+    assert scrape.value("llamalane_generation_tokens_total") == 50
+    assert scrape.value("llamalane_iteration_tokens_total_sum", lane="main") == 4 + 49 - accepted + drafted
+    assert scrape.value("llamalane_request_generation_tokens_sum", level="3") == 50
 
 
 async def test_a_prompt_that_comes_again_is_a_hit(served: Served) -> None:

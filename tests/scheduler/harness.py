@@ -66,6 +66,7 @@ class Harness:
         park: Parking | None = None,
         swap_bytes: int = 1 << 20,
         swap_works: bool = True,
+        at_once: int = 1,
         abort_after: float | None = None,
         shed: bool = False,
         limits: Mapping[str, TenantLimit] | None = None,
@@ -96,6 +97,7 @@ class Harness:
                 shares=shares,
                 max_step_tokens=max_step_tokens,
                 can_roll_back=can_roll_back,
+                at_once=at_once,
                 speak=speak,
                 step_seconds=step_seconds,
             )

@@ -112,7 +112,8 @@ class ScriptedRow:
 class ScriptedLane:
     """A `LaneBackend` with `room` cells in all, `limit` for each sequence. `cells` says what each one holds.
 
-    `swap_works` tells whether saved cells can be put back, `shares` whether sequences can hold the same cells.
+    `swap_works` tells whether saved cells can be put back, `shares` whether sequences can hold the same cells. In a
+    step without prompts a row gains `at_once` tokens, as far as it may, as if it had drafted all but the first.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class ScriptedLane:
         can_roll_back: bool = True,
         swap_works: bool = True,
         shares: bool = False,
+        at_once: int = 1,
         speak: Speak = letters,
         step_seconds: StepSeconds = quick,
     ) -> None:
@@ -140,6 +142,7 @@ class ScriptedLane:
         self.steps: list[StepReport] = []
         self.swap_works = swap_works
         self.shares = shares
+        self._at_once = at_once
         self.shared_tokens = 0
         """How many tokens were copied from other sequences."""
         self.stowed_tokens = 0
@@ -426,6 +429,10 @@ class ScriptedLane:
                 started.append(row.join.request)
             row.started = True
             self._advance(row, count, outputs)
+            more = 0 if prompts else self._at_once - 1
+            while more and row.ready and row.join.request in self.rows:
+                self._advance(row, 1, outputs)
+                more -= 1
         self._number += 1
         self._check_room()
         self._report(
@@ -440,6 +447,8 @@ class ScriptedLane:
                 prompts=tuple(PromptProgress(row.join.request, row.computed) for row in computing),
                 decode_rows=len(part),
                 prefill_tokens=computed,
+                drafted_tokens=len(outputs) - len(part) if not prompts else 0,
+                accepted_tokens=len(outputs) - len(part) if not prompts else 0,
                 times=StepTimes(begin=0.0, decode=self._step_seconds(len(part), computed), sample=0.0, idle=0.0),
             )
         )

@@ -13,13 +13,14 @@ from llamalane.streams import StepReport, StepTimes
 LARGEST = 512
 
 
-def step(rows: int, prompt_tokens: int, seconds: float, sampling: float = 0.0) -> StepReport:
+def step(rows: int, prompt_tokens: int, seconds: float, sampling: float = 0.0, drafted: int = 0) -> StepReport:
     return StepReport(
         "lane",
         StepNumber(1),
         PlanVersion(1),
         decode_rows=rows,
         prefill_tokens=prompt_tokens,
+        drafted_tokens=drafted,
         times=StepTimes(begin=0.0, decode=seconds - sampling, sample=sampling, idle=0.0),
     )
 
@@ -51,6 +52,16 @@ def test_sampling_counts_as_time_of_the_step() -> None:
     model.observe(step(8, 50, 0.10, sampling=0.02))
     assert model.decode_seconds(8) == pytest.approx(0.05)
     assert model.prefill_tokens(8, 0.15, LARGEST) == pytest.approx(100, abs=1)
+
+
+def test_drafts_play_no_part_where_a_step_without_them_was_seen() -> None:
+    model = StepTimeModel()
+    model.observe(step(2, 0, 0.09, drafted=8))
+    assert model.decode_seconds(2) == pytest.approx(0.09), "better than nothing"
+    model.observe(step(1, 0, 0.04))
+    for _ in range(5):
+        model.observe(step(1, 0, 0.07, drafted=8))
+    assert model.decode_seconds(1) == pytest.approx(0.04)
 
 
 def test_an_unknown_lane_begins_with_a_chunk_of_middling_size() -> None:

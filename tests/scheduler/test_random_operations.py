@@ -53,6 +53,7 @@ class RandomOperations(RuleBasedStateMachine):
         roles=st.just([]) | st.lists(st.sampled_from(LaneRole), min_size=3, max_size=3),
         handover_always=st.booleans(),
         short=st.sampled_from([1, 8]),
+        at_once=st.sampled_from([1, 1, 3, 9]),
     )
     def begin(
         self,
@@ -73,6 +74,7 @@ class RandomOperations(RuleBasedStateMachine):
         roles: list[LaneRole],
         handover_always: bool,
         short: int,
+        at_once: int,
     ) -> None:
         self.harness = Harness(
             places,
@@ -97,6 +99,7 @@ class RandomOperations(RuleBasedStateMachine):
             roles=roles[: len(places)],
             handover_always=handover_always,
             short=short,
+            at_once=at_once,
         )
         self.swap_works = swap[1]
         self.much_memory = swap[0] == 1 << 20
