@@ -469,6 +469,43 @@ def handover(
 
 
 @app.command()
+def lookup(
+    model: Model = None,
+    draft_tokens: Annotated[int, typer.Option(help="The most tokens of a draft.", metavar="N", min=1, max=16)] = 8,
+    sequences: Annotated[
+        list[int] | None,
+        typer.Option(help="So many at once; may be repeated.", metavar="N", min=1, max=16, show_default="1, 2"),
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of an output.", metavar="N", min=2, max=512)] = 96,
+    rounds: Annotated[int, typer.Option(help="How often each is measured.", metavar="N", min=1)] = 5,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Chooses the texts.", metavar="N", min=0)] = 1,
+    json: JsonFile = None,
+    busy_ok: BusyOk = False,
+) -> None:
+    """Measure what drafts bring for outputs that repeat their prompts, and what they cost for others."""
+    with needed_packages():
+        from llamalane.bench import lookup as measuring  # noqa: PLC0415  (loads what only a measurement needs)
+        from llamalane.bench import runs  # noqa: PLC0415
+        from llamalane.bench.report import to_json  # noqa: PLC0415
+    setup = runs.setup(model, 1, threads, 256)
+    runs.quiet_machine(busy_ok)
+    plan = measuring.LookupPlan(
+        model=setup.model,
+        threads=setup.threads,
+        draft_tokens=draft_tokens,
+        counts=tuple(sequences or (1, 2)),
+        tokens=tokens,
+        rounds=rounds,
+        seed=seed,
+    )
+    gains = anyio.run(measuring.measure_lookup, plan, _tell)
+    print(measuring.lookup_markdown(plan, gains))
+    if json is not None:
+        json.write_text(to_json(gains))
+
+
+@app.command()
 def guard(
     model: Model = None,
     repeats: Annotated[int, typer.Option(help="How often everything is measured.", metavar="N", min=2)] = 5,
