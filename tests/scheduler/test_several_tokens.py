@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from llamalane.ids import PlanVersion, StepNumber
 from llamalane.scheduler.events import EventKind
+from llamalane.scheduler.handover import HandoverPolicy, LaneRole
+from llamalane.scheduler.lane_roles import LaneRoles
+from llamalane.scheduler.parking import ParkingCosts
 from llamalane.scheduler.request import BLOCK, RequestState
-from llamalane.streams import FinishReason
+from llamalane.streams import FinishReason, StepReport, StepTimes
 from tests.scheduler.harness import Start, error_of, result_of
 from tests.scheduler.scripted_lane import letters_with_an_end, spoken
 
@@ -84,3 +88,17 @@ def test_after_a_failure_of_the_lane_nothing_is_missing(start: Start) -> None:
     harness.lane.fail()
     harness.lane.reopen()
     harness.finish()
+
+
+def test_a_step_with_drafts_is_not_taken_for_one_that_prompts_elsewhere_slow_down(start: Start) -> None:
+    harness = start((1, 1), roles=[LaneRole.PREFILL, LaneRole.DECODE])
+    policy = HandoverPolicy({"lane-0": LaneRole.PREFILL}, ParkingCosts(0, None))
+    roles = LaneRoles(harness.scheduler.ledgers, policy)
+    seen: list[float] = []
+    policy.slowdown.observe = lambda lane, rows, seconds, *, disturbed: seen.append(seconds)  # type: ignore[method-assign]
+    for seconds, drafted in ((0.25, 0), (0.5, 8), (0.25, 0)):
+        times = StepTimes(begin=0.0, decode=seconds, sample=0.0, idle=0.0)
+        roles.observe(
+            StepReport("lane-1", StepNumber(1), PlanVersion(1), decode_rows=1, drafted_tokens=drafted, times=times)
+        )
+    assert seen == [0.25]

@@ -121,17 +121,15 @@ def test_a_sequence_does_not_get_full_within_a_step(more: int, drafted: int) -> 
 
 
 def test_after_a_shift_drafts_are_of_what_is_left() -> None:
-    it = rig(64, output_rows=64, shift=ContextShift(len(ROUND) + 3, 0), drafting=ALWAYS)
-    begin(it, "a")
-    for token in (14, 15, 16):
+    it = rig(64, output_rows=64, shift=ContextShift(20, 0), drafting=ALWAYS)
+    it.apply(plan(1, join("a", 0, [1, 2, 3] * 4, max_tokens=PLENTY)))
+    it.step(token=1)
+    assert drafts(next_step(it)) == {"a": [2, 3]}
+    for token in (2, 3, 1, 2, 3, 1, 2, 3):
         it.step(token=token)
-    assert it.cells.shifts
-    row = it.row("a")
-    work = next_step(it)
-    assert row.tokens[-2:] == [15, 16]
-    assert len(row.tokens) < len(ROUND)
-    for draft in drafts(work).values():
-        assert set(draft) <= set(row.tokens)
+    assert it.cells.shifts == [(0, 0, 9)]
+    assert it.row("a").tokens == [1, 2, 3] * 4
+    assert drafts(next_step(it)) == {"a": [1, 2]}
 
 
 @pytest.mark.parametrize(("output_rows", "capacity"), [(3, 64), (64, 11)])

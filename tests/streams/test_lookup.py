@@ -117,17 +117,37 @@ def test_whose_drafts_are_all_wrong_soon_drafts_next_to_nothing() -> None:
     assert max(lengths) <= FIRST_DRAFT
 
 
+def rest(drafter: Drafter, tokens: list[int]) -> int:
+    """Return how many tokens must come before a sequence of equal ones drafts again."""
+    before = len(tokens)
+    while not drafter.draft(1):
+        tokens.append(5)
+    return len(tokens) - before
+
+
 def test_a_rest_gets_longer_up_to_a_bound() -> None:
     tokens = [5, 5, 5]
     drafter = Drafter(tokens, 1)
     rests = []
     for _ in range(8):
-        before = len(tokens)
-        while not drafter.draft(1):
-            tokens.append(5)
-        rests.append(len(tokens) - before)
+        rests.append(rest(drafter, tokens))
         drafter.note(1, 0)
     assert rests == [0, FIRST_REST, 32, 64, 128, LONGEST_REST, LONGEST_REST, LONGEST_REST]
+
+
+def test_right_drafts_make_the_next_rest_shorter_again() -> None:
+    tokens = [5, 5, 5]
+    drafter = Drafter(tokens, 1)
+    for _ in range(5):
+        drafter.note(1, 0)
+    for _ in range(2):
+        drafter.note(1, 1)
+    drafter.note(1, 0)
+    assert rest(drafter, tokens) == LONGEST_REST // 4
+    for _ in range(9):
+        drafter.note(1, 1)
+    drafter.note(1, 0)
+    assert rest(drafter, tokens) == FIRST_REST
 
 
 def test_who_begins_to_repeat_itself_drafts_again() -> None:
