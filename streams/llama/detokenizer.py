@@ -23,13 +23,14 @@ class Detokenizer:
         return self._decoder.decode(self._piece(token))
 
     def gap_before(self, token: int) -> int | None:
-        """Return how many broken characters would come before the text of `token` if it came next: 0 or 1.
+        """Return how many broken characters would come before the text of `token` if it came next.
 
         None if it has no text. Changes nothing.
         """
         piece = self._piece(token)
         held, _ = self._decoder.getstate()
-        return int(_breaks_off(held, piece)) if piece else None
+        # The first byte either goes on with what is held, or begins a character of its own.
+        return len((held + piece[:1]).decode(errors="replace")) - 1 if piece else None
 
     def flush(self) -> str:
         """Return what is held back; nothing may follow."""
@@ -37,12 +38,3 @@ class Detokenizer:
 
     def _piece(self, token: int) -> bytes:
         return self._pieces[token] or self._shown.get(token, b"")
-
-
-def _breaks_off(held: bytes, piece: bytes) -> bool:
-    """Return whether the beginning of a character that is `held` back does not go on with `piece`."""
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(held + piece[:1])
-    except UnicodeDecodeError:
-        return bool(held)
-    return False

@@ -82,6 +82,9 @@ def write(pieces: Pieces, stop: Sequence[str]) -> tuple[list[tuple[str, tuple[Ou
 @example(pieces=[b"\xef\xbf", b"\xbd", b"a"], stop=["a"])
 @example(pieces=[b"a", b"", b"\xe2\x82", b"\xac", b""], stop=[])
 @example(pieces=[b"\xc2", b"", b"\x80"], stop=[])
+@example(pieces=[b"\xed", b"\xa0"], stop=[])
+@example(pieces=[b"\xed", b"\xa0", b"a"], stop=["a"])
+@example(pieces=[b"\xed\xa0", b"\x80", b"\xf0\x9f", b"\x98\x80"], stop=[])
 def test_exactly_the_tokens_of_the_text_come_each_with_its_first_character(pieces: Pieces, stop: list[str]) -> None:
     shown, logprobs, count = write(pieces, stop)
     text = "".join(piece for piece, _ in shown)
