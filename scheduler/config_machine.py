@@ -146,7 +146,7 @@ class LookupConfig(Section):
     """The most tokens of a draft; 0 drafts nothing, 8 is a good choice. Recurrent and hybrid models cannot draft."""
     most_rows: Integer = Field(default=2, ge=1, le=256)
     """Nobody drafts in a step that gives more sequences than so many a token, or computes a prompt."""
-    levels: list[str] | None = Field(default=None, examples=[["agent"]])
+    levels: Annotated[list[str], Field(min_length=1)] | None = Field(default=None, examples=[["agent"]])
     """The names of the levels whose requests may draft; null for all."""
 
     def logit_rows(self, places: int) -> int:

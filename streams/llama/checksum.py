@@ -11,10 +11,10 @@ _BLOCK_BYTES = 4096
 
 
 def checksum(data: bytes | bytearray | memoryview) -> int:
-    """Return 32 bits that change when some of `data` does, by all likelihood.
+    """Return 32 bits that change when bits of `data` flip, or some of it is missing, by all likelihood.
 
-    They are the CRC-32 of the sums of each block's words, and of what is left behind the last block. A CRC-32 of
-    everything takes ten times as long.
+    They are the CRC-32 of the sums of each block's words, and of what is left behind the last block. So it is not seen
+    when words change places within a block. A CRC-32 of everything takes ten times as long.
     """
     view = memoryview(data)
     whole = len(view) - len(view) % _BLOCK_BYTES

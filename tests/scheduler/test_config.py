@@ -161,6 +161,7 @@ def test_a_models_path_from_elsewhere_is_left_alone(file: Path) -> None:
         ("streams: {lookup: {draft_tokens: 17}}", 3, ["streams.lookup.draft_tokens must be less than or equal to 16"]),
         ("streams: {lookup: {draft_tokens: -1}}", 3, ["draft_tokens must be greater than or equal to 0"]),
         ("streams: {lookup: {draft_tokens: true}}", 3, ["streams.lookup.draft_tokens must be a number"]),
+        ("streams: {lookup: {levels: []}}", 3, ["streams.lookup.levels: List should have at least 1 item"]),
         ("streams: {lookup: {most_rows: 0}}", 3, ["streams.lookup.most_rows must be greater than or equal to 1"]),
         (
             "streams: {lookup: {draft: 8}}",
