@@ -7,6 +7,7 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,11 @@ def table_lines(table: Table) -> list[str]:
     """Return a table's lines in Markdown."""
     lines = [table.titles, tuple("---" for _ in table.titles), *table.rows]
     return ["| " + " | ".join(cells) + " |" for cells in lines]
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """Write the median of `values`, with the least and the most of them, each in a form such as `.2f`."""
+    return f"{median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def _markdown(part: Part) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llamalane.bench.document import spread
 from llamalane.scheduler import (
     Engine,
     EngineConfig,
@@ -89,7 +89,7 @@ def grammars_markdown(costs: Sequence[GrammarCosts]) -> str:
         f"| rows with a grammar, of {ROWS} | tokens/s | sampling in a step, ms |",
         "| --- | --- | --- |",
         *(
-            f"| {cost.constrained} | {_cell(cost.tokens_per_second, 0)} | {_cell(cost.sample_ms, 2)} |"
+            f"| {cost.constrained} | {spread(cost.tokens_per_second, '.0f')} | {spread(cost.sample_ms, '.2f')} |"
             for cost in costs
         ),
         "",
@@ -110,7 +110,3 @@ async def _run(engine: Engine, constrained: int, tokens: int, seed: int) -> tupl
     seconds = time.perf_counter() - begin
     after = engine.stats().lanes[0]
     return written / seconds, 1000 * (after.sample_seconds - before.sample_seconds) / (after.steps - before.steps)
-
-
-def _cell(values: Sequence[float], digits: int) -> str:
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"

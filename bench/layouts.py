@@ -12,6 +12,7 @@ from statistics import median
 
 import anyio
 
+from llamalane.bench.document import spread
 from llamalane.kvcache import Layout
 from llamalane.scheduler import Engine, EngineConfig, SamplingParameters
 
@@ -111,7 +112,7 @@ def layouts_markdown(comparisons: Sequence[Comparison]) -> str:
         situation, ratios = one.situation, one.ratios
         rates = [_median(one, layout, lambda run: run.tokens_per_second, 1) for layout in Layout]
         waits = [_median(one, layout, lambda run: run.first_token, 2) for layout in Layout]
-        ratio = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "—"
+        ratio = spread(ratios, ".2f") if ratios else "—"
         cells = [situation.name, f"{situation.places}, {situation.cells}", *rates, ratio, *waits, _verdict(one)]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "Medians over the rounds; ratios are taken within a round, and have their range beside them."]

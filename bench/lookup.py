@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from llamalane.bench.workload import random_text
+from llamalane.bench.document import spread
+from llamalane.bench.repeating import QUESTIONS, WORDS, repeating_text
 from llamalane.errors import ChatTemplateError
 from llamalane.scheduler import Engine, EngineConfig, RequestHandle, SamplingParameters
 
 CELLS = 1024
 """KV cells of each sequence."""
-WORDS, BEGUN = 60, 8
-"""A text that is repeated has so many words, of which so many are there when the output goes on with it."""
-QUESTIONS = (
-    "Tell me a story about a lighthouse keeper and a storm.",
-    "Why is the sky blue during the day and red in the evening?",
-    "Write a letter to a friend who has moved to another country.",
-    "How do I bake bread without an oven?",
-)
 KINDS = ("repeating", "ordinary")
 
 
@@ -132,9 +124,7 @@ async def _run(plan: LookupPlan, engine: Engine, kind: str, count: int) -> float
 async def _submit(plan: LookupPlan, engine: Engine, kind: str, number: int) -> RequestHandle:
     sampling = SamplingParameters(temperature=0, max_tokens=plan.tokens, ignore_eos=True)
     if kind == "repeating":
-        text = random_text(random.Random(f"{plan.seed}/{number}"), WORDS)
-        start = " ".join(text.split()[:BEGUN])
-        return await engine.submit(f"{text}\n\n{text}\n\n{start}", sampling=sampling)
+        return await engine.submit(repeating_text(plan.seed, number), sampling=sampling)
     question = QUESTIONS[number % len(QUESTIONS)]
     try:
         return await engine.submit_chat([{"role": "user", "content": question}], sampling=sampling)
@@ -148,9 +138,8 @@ def _drafted(engine: Engine) -> tuple[int, int]:
 
 
 def _line(gain: LookupGain) -> str:
-    multiples = gain.multiples
     right = f"{100 * gain.accepted / gain.drafted:.0f} % of {gain.drafted}" if gain.drafted else "none drafted"
     return (
         f"| {gain.kind} | {gain.sequences} | {median(gain.without):.1f} | {median(gain.with_drafts):.1f} "
-        f"| {median(multiples):.2f} ({min(multiples):.2f} to {max(multiples):.2f}) | {right} |"
+        f"| {spread(gain.multiples, '.2f')} | {right} |"
     )

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import anyio
 import psutil
 
-from llamalane.bench.document import Table, table_lines
+from llamalane.bench.document import Table, spread, table_lines
 from llamalane.bench.load import ClosedLoop
 from llamalane.bench.machine import Machine
 from llamalane.bench.peers.builds import build_of
@@ -195,7 +194,7 @@ def _summary_row(result: NeighbourResult, contestant: Contestant) -> list[str]:
 def _spread(values: list[float], form: str) -> str:
     if not values:
         return "n/a"
-    return f"{median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+    return spread(values, form)
 
 
 def _line(one: NeighbourRound) -> str:

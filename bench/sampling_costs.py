@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from llamalane.bench.document import spread
 from llamalane.bench.llama_chain import LlamaChain
 from llamalane.bench.real_logits import Rows, real_rows, stretched, with_nucleus
 from llamalane.streams import SamplingParameters
@@ -107,12 +108,11 @@ def _line(cost: SamplingCosts) -> str:
     theirs = [chain + list_ for chain, list_ in zip(cost.chain, cost.list, strict=True)]
     ratios = [their / our for their, our in zip(theirs, cost.ours, strict=True)]
     cells = [f"{cost.vocabulary:,}", cost.case, _cell(cost.ours), _cell(theirs), _cell(cost.list)]
-    return "| " + " | ".join(cells) + f" | {statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f}) |"
+    return "| " + " | ".join(cells) + f" | {spread(ratios, '.1f')} |"
 
 
 def _cell(seconds: Sequence[float]) -> str:
-    median, least, most = (1e6 * value for value in (statistics.median(seconds), min(seconds), max(seconds)))
-    return f"{median:.0f} ({least:.0f} to {most:.0f})"
+    return spread([1e6 * value for value in seconds], ".0f")
 
 
 def measure_case(model: Model, case: Case, rows: Rows, rounds: int) -> SamplingCosts:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import anyio
 
+from llamalane.bench.document import Table, spread, table_lines
 from llamalane.bench.floor.clients import EngineLoad
 from llamalane.bench.floor.plan import CLIENTS, SEQUENCE_CELLS
 from llamalane.bench.floor.probes import Probes, Split
+from llamalane.bench.peers.kinds import Setup
+from llamalane.bench.peers.starting import llamalane_settings
 from llamalane.bench.workload import Span, Workload
 from llamalane.ids import LEAST_URGENT, MOST_URGENT
 from llamalane.scheduler import Engine, EngineConfig
@@ -92,6 +95,15 @@ class StepRound:
         return amount / max(1, self.split.lane.steps)
 
 
+_PARTS: Mapping[str, Callable[[StepRound], float]] = {
+    "llama.cpp": lambda one: one.decode,
+    "choosing tokens": lambda one: one.sampling,
+    "between steps": lambda one: one.between,
+    "event loop": lambda one: one.loop,
+}
+"""What a step's time is told of, in columns."""
+
+
 async def measure_steps(plan: StepPlan, tell: Callable[[str], None]) -> list[StepRound]:
     """Measure every situation in every round, forwards and backwards in turn, telling each as soon as it is there."""
     rounds = []
@@ -104,33 +116,29 @@ async def measure_steps(plan: StepPlan, tell: Callable[[str], None]) -> list[Ste
 
 def steps_markdown(plan: StepPlan, rounds: Sequence[StepRound]) -> str:
     """Return the medians over the rounds as a table, in microseconds."""
-    lines = [
-        f"{plan.model.name}, {plan.threads} threads; {plan.rounds} rounds of {plan.seconds:g} s.",
-        "",
-        "| sequences | waiting | tokens a step | llama.cpp | choosing tokens | between steps | event loop "
-        "| beside llama.cpp (range) |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for situation in plan.situations:
-        same = [one for one in rounds if one.situation == situation]
-        costs = [1e6 * one.cost for one in same]
-        cells = [
-            str(situation.sequences),
-            f"{situation.waiting:,}",
-            f"{median(one.tokens for one in same):.1f}",
-            *(
-                f"{1e6 * median(values):.0f}"
-                for values in zip(*((one.decode, one.sampling, one.between, one.loop) for one in same), strict=True)
-            ),
-            f"{median(costs):.0f} ({min(costs):.0f} to {max(costs):.0f})",
+    titles = ["sequences", "waiting", "tokens a step", *_PARTS, "beside llama.cpp (range)"]
+    of = {one: [each for each in rounds if each.situation == one] for one in plan.situations}
+    table = Table.of(titles, (_cells(situation, same) for situation, same in of.items()))
+    return "\n".join(
+        [
+            f"{plan.model.name}, {plan.threads} threads; {plan.rounds} rounds of {plan.seconds:g} s.",
+            "",
+            *table_lines(table),
+            "",
+            "Microseconds for each step, medians over the rounds. Choosing tokens and what is between two steps is the "
+            "lane's time, the event loop's is CPU time of its thread, which is taken up by the clients too.",
         ]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "Microseconds for each step, medians over the rounds. Choosing tokens and what is between two steps is the "
-        "lane's time, the event loop's is CPU time of its thread, which is taken up by the clients too.",
+    )
+
+
+def _cells(situation: Situation, rounds: Sequence[StepRound]) -> list[str]:
+    return [
+        str(situation.sequences),
+        f"{situation.waiting:,}",
+        f"{median(one.tokens for one in rounds):.1f}",
+        *(f"{1e6 * median(map(part, rounds)):.0f}" for part in _PARTS.values()),
+        spread([1e6 * one.cost for one in rounds], ".0f"),
     ]
-    return "\n".join(lines)
 
 
 async def _measure(plan: StepPlan, situation: Situation, number: int) -> StepRound:
@@ -162,15 +170,11 @@ def _lane(engine: Engine) -> str:
 
 
 def _config(plan: StepPlan, situation: Situation) -> EngineConfig:
-    room = situation.waiting + CLIENTS * situation.sequences
+    places = situation.sequences
+    setup = Setup(model=plan.model, places=places, threads=plan.threads, cells=places * SEQUENCE_CELLS)
+    room = situation.waiting + CLIENTS * places
     bounds = {"max_requests": room, "max_tokens": room * SEQUENCE_CELLS}
-    values = {
-        "models": [{"path": plan.model}],
-        "streams": {"lanes": [{"places": situation.sequences, "threads": plan.threads}]},
-        "kv": {"budget": situation.sequences * SEQUENCE_CELLS},
-        "scheduler": {"queue": bounds},
-    }
-    return EngineConfig.model_validate(values)
+    return EngineConfig.model_validate({**llamalane_settings(setup), "scheduler": {"queue": bounds}})
 
 
 def _line(one: StepRound) -> str:

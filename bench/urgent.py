@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import random
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 import anyio
-import yaml
 
 from llamalane.bench.exchange import Recording, Target, exchange
 from llamalane.bench.load import ClosedLoop, LoadResult
 from llamalane.bench.machine import Machine
 from llamalane.bench.peers.builds import build_of
 from llamalane.bench.peers.kinds import Peer, Setup
-from llamalane.bench.peers.starting import serve, serve_config
+from llamalane.bench.peers.starting import llamalane_settings, serve, serve_settings
 from llamalane.bench.reading import Record, read
 from llamalane.bench.server import Server
 from llamalane.bench.summary import LoadSummary
@@ -102,25 +99,13 @@ def measure_urgent(plan: UrgentPlan, machine: Machine, tell: Callable[[str, floa
 
 def configuration(setup: Setup, reserve: int) -> dict[str, object]:
     """Return llamalane's configuration with `reserve` places kept for the level `interactive`."""
-    return {
-        "models": [{"path": str(setup.model)}],
-        "streams": {"lanes": [{"places": setup.places, "threads": setup.threads}]},
-        "kv": {"budget": setup.cells},
-        "scheduler": {"reserve": {"interactive": reserve}},
-    }
+    return {**llamalane_settings(setup), "scheduler": {"reserve": {"interactive": reserve}}}
 
 
-@contextmanager
-def _server(plan: UrgentPlan) -> Iterator[Server]:
-    if plan.peer is not Peer.LLAMALANE:
-        with serve(plan.peer, plan.setup) as server:
-            yield server
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "urgent.yaml"
-        config.write_text(yaml.safe_dump(configuration(plan.setup, plan.reserve)))
-        with serve_config(config) as server:
-            yield server
+def _server(plan: UrgentPlan) -> AbstractContextManager[Server]:
+    if plan.peer is Peer.LLAMALANE:
+        return serve_settings(configuration(plan.setup, plan.reserve))
+    return serve(plan.peer, plan.setup)
 
 
 async def _measure(

@@ -316,8 +316,9 @@ class Region(PlannedRegion):
         """
         if not (self.compact and self.partitioned and self.can_roll_back) or cached < self.least_copy:
             return None
-        beside = any(map(self._neighbours, free))
-        return Source(holder.sequence, cached) if beside and not self._neighbours(holder) else None
+        if self._neighbours(holder) or not any(map(self._neighbours, free)):
+            return None
+        return Source(holder.sequence, cached)
 
     def _merits(self, place: _Holder, loses_nothing: bool) -> tuple[bool, bool, int, int]:
         """Return what speaks for a place, the weightiest first."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,9 +86,3 @@ def take_turns(now: Way, other: Way, rounds: int) -> tuple[tuple[float, ...], tu
             pairs.append((first, other()))
     ours, theirs = zip(*pairs[1:], strict=True)
     return ours, theirs
-
-
-def spread(values: Sequence[float], digits: int) -> str:
-    """Write the median of `values`, with the least and the most of them."""
-    median, least, most = statistics.median(values), min(values), max(values)
-    return f"{median:,.{digits}f} ({least:,.{digits}f} to {most:,.{digits}f})"

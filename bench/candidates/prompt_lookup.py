@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from llamalane.bench.candidates.comparison import CandidatesPlan, Comparison, Experiment, take_turns
 from llamalane.bench.candidates.decoding import CountingContext
 from llamalane.bench.candidates.lookup import LONGEST_DRAFT, PromptLookup
-from llamalane.bench.workload import random_text
+from llamalane.bench.repeating import QUESTIONS, WORDS, repeating_text
 from llamalane.ids import SequenceId
 from llamalane.streams.llama import Batch, ChatTemplate, ContextOptions, Model, ModelOptions
 
@@ -19,19 +18,8 @@ COUNTS = (1, 2, 4, 8)
 SEQUENCES = max(COUNTS)
 CELLS = 512
 """For each sequence."""
-WORDS = 60
 TOKENS = 32
 """An output has so many; then the same prompt is answered again."""
-QUESTIONS = (
-    "Tell me a story about a lighthouse keeper and a storm.",
-    "Why is the sky blue during the day and red in the evening?",
-    "Write a letter to a friend who has moved to another country.",
-    "How do I bake bread without an oven?",
-    "What should a small town do about its empty shops?",
-    "Explain how a bicycle stays upright, to a child of ten.",
-    "Describe a market in the morning, before the customers come.",
-    "Give me advice for my first week in a new job.",
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -156,9 +144,8 @@ def repeating_prompts(model: Model, seed: int) -> list[list[int]]:
     """Return prompts that are a text and once more the same text, as far as its first words of a third time."""
     prompts = []
     for number in range(SEQUENCES):
-        text = random_text(random.Random(f"{seed}/{number}"), WORDS)
-        start = " ".join(text.split()[:8])
-        prompt = model.vocabulary.tokenize(f"{text}\n\n{text}\n\n{start}", add_special=True, parse_special=False)
+        text = repeating_text(seed, number)
+        prompt = model.vocabulary.tokenize(text, add_special=True, parse_special=False)
         prompts.append(prompt[-(CELLS - 2 * TOKENS) :])
     return prompts
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llamalane.bench.candidates import Candidate
-from llamalane.bench.candidates.comparison import CandidatesPlan, Comparison, Experiment, spread
-from llamalane.bench.document import Heading, Paragraph, Part, Table, to_markdown
+from llamalane.bench.candidates.comparison import CandidatesPlan, Comparison, Experiment
+from llamalane.bench.document import Heading, Paragraph, Part, Table, spread, to_markdown
 from llamalane.bench.machine import Machine
 
 
@@ -54,11 +54,11 @@ def candidates_markdown(report: CandidatesReport) -> str:
 
 def comparison_line(candidate: Candidate, one: Comparison) -> str:
     """Return one comparison in a line, for progress."""
-    digits = _digits(one)
+    form = _form(one)
     remarks = "".join(f"; {title}: {text}" for title, text in one.remarks.items())
     return (
-        f"{candidate.value}, {one.situation}: {spread(one.now, digits)}, {spread(one.other, digits)}, "
-        f"ratio {spread(one.ratios, 2)}{remarks}"
+        f"{candidate.value}, {one.situation}: {spread(one.now, form)}, {spread(one.other, form)}, "
+        f"ratio {spread(one.ratios, ',.2f')}{remarks}"
     )
 
 
@@ -80,9 +80,9 @@ def _table(findings: Findings) -> Table:
     rows = [
         [
             one.situation,
-            spread(one.now, _digits(one)),
-            spread(one.other, _digits(one)),
-            spread(one.ratios, 2),
+            spread(one.now, _form(one)),
+            spread(one.other, _form(one)),
+            spread(one.ratios, ",.2f"),
             *(one.remarks.get(title, "") for title in titles),
         ]
         for one in findings.comparisons
@@ -91,7 +91,7 @@ def _table(findings: Findings) -> Table:
     return Table.of([*heads, *titles], rows)
 
 
-def _digits(one: Comparison) -> int:
-    """Return how many digits behind the point leave the smaller number with three or so that say something."""
+def _form(one: Comparison) -> str:
+    """Return the form that leaves the smaller number with three digits or so that say something."""
     smaller = min(statistics.median(one.now), statistics.median(one.other))
-    return 0 if smaller >= 100 else 1 if smaller >= 10 else 2
+    return ",.0f" if smaller >= 100 else ",.1f" if smaller >= 10 else ",.2f"

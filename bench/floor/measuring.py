@@ -10,6 +10,8 @@ from llamalane.bench.floor.plan import CLIENTS, SEQUENCE_CELLS, FloorPlan, Floor
 from llamalane.bench.floor.probes import Probes
 from llamalane.bench.floor.tables import run_line
 from llamalane.bench.machine import CpuMeter
+from llamalane.bench.peers.kinds import Setup
+from llamalane.bench.peers.starting import llamalane_settings
 from llamalane.bench.server import HOST, free_port, run_server
 from llamalane.scheduler import Engine, EngineConfig
 from llamalane.streams.llama import Context, ContextOptions, Model
@@ -74,12 +76,9 @@ async def _contestants(plan: FloorPlan, sequences: int) -> AsyncIterator[list[Co
 
 
 def _config(plan: FloorPlan, sequences: int) -> EngineConfig:
-    values = {
-        "models": [{"path": plan.model}],
-        "streams": {"lanes": [{"places": sequences, "threads": plan.threads}]},
-        "kv": {"budget": sequences * SEQUENCE_CELLS},
-    }
-    return EngineConfig.model_validate(values)
+    cells = sequences * SEQUENCE_CELLS
+    setup = Setup(model=plan.model, places=sequences, threads=plan.threads, cells=cells)
+    return EngineConfig.model_validate(llamalane_settings(setup))
 
 
 def _server(plan: FloorPlan, sequences: int) -> tuple[list[str], int]:

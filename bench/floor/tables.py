@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
+from llamalane.bench.document import spread
 from llamalane.bench.floor.plan import FloorReport, FloorResult, Run
 from llamalane.bench.floor.probes import PARTS, Split
 from llamalane.bench.machine import BUSY_CORES
@@ -42,16 +43,16 @@ def floor_markdown(report: FloorReport) -> str:
 def _row(result: FloorResult, name: str) -> str:
     runs = result.counting(name)
 
-    def spread(value: Callable[[Run], float], digits: int) -> str:
-        return _spread([value(run) for run in runs], digits)
+    def spread_of(value: Callable[[Run], float], form: str) -> str:
+        return spread([value(run) for run in runs], form)
 
     cells = [
         str(result.sequences),
         name,
-        spread(lambda run: run.tokens_per_second, 1),
-        _spread(result.ratios(name), 3),
+        spread_of(lambda run: run.tokens_per_second, ".1f"),
+        spread(result.ratios(name), ".3f"),
         f"{100 * median(run.lane.idle_share for run in runs):.1f}%",
-        spread(lambda run: 1e3 * run.lane.idle_step, 2),
+        spread_of(lambda run: 1e3 * run.lane.idle_step, ".2f"),
         f"{1e3 * median(run.lane.sample / run.lane.steps for run in runs):.2f}",
         f"{1e3 * median(run.lane.seconds / run.lane.steps for run in runs):.1f}",
     ]
@@ -92,10 +93,6 @@ def _disturbed_lines(results: Sequence[FloorResult]) -> Iterator[str]:
                 f"**Disturbed: in {rounds - quiet} of {rounds} rounds of {result.sequences} sequences, other work took "
                 f"more than {BUSY_CORES:g} cores. {'They do not count.' if quiet else 'The numbers say little.'}**"
             )
-
-
-def _spread(values: Sequence[float], digits: int) -> str:
-    return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def _percent(share: float | None) -> str:

@@ -99,8 +99,7 @@ def _serve_llama_server(setup: Setup, program: Path, environment: Environment) -
         "threads": setup.threads,
         "threads-batch": setup.threads,
     }
-    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    return run_server(arguments, port, environment, program=program)
+    return run_server(_flags(options), port, environment, program=program)
 
 
 def _serve_one_lock(setup: Setup, environment: Environment) -> AbstractContextManager[Server]:
@@ -119,8 +118,11 @@ def _serve_one_lock(setup: Setup, environment: Environment) -> AbstractContextMa
         "logits_all": False,
         "verbose": False,
     }
-    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    return run_server(["-m", "llama_cpp.server", *arguments], port, environment, health="/v1/models")
+    return run_server(["-m", "llama_cpp.server", *_flags(options)], port, environment, health="/v1/models")
+
+
+def _flags(options: Mapping[str, object]) -> list[str]:
+    return [text for name, value in options.items() for text in (f"--{name}", str(value))]
 
 
 @contextmanager
