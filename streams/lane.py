@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from llamalane.errors import LlamalaneError, RequestFailedError, StepAbandonedError
 from llamalane.ids import StepNumber
-from llamalane.streams.cells import MovableCells
+from llamalane.streams.cells import MovableCells, trim
 from llamalane.streams.drafts import DraftOptions, take_back
 from llamalane.streams.gate import Gate
 from llamalane.streams.lane_thread import LaneContext, LaneThread
@@ -199,9 +199,7 @@ class Lane(LaneThread[StepContext]):
         A sliding window may have moved on by then; such a row is computed again from its beginning.
         """
         for row in work.rows:
-            if not context.remove(row.join.sequence, row.computed):
-                context.remove(row.join.sequence)
-                row.computed = 0
+            row.computed = trim(context, row.join.sequence, row.computed)
         self._step += 1
         self._step_end = time.monotonic()
         return self._report(Work(), abandoned=True)
